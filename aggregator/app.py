@@ -49,9 +49,9 @@ from aggregator.store.store import Store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings
-from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
+from hushsum.signing import Directory
 
 _FORGET_ASKED_S: Final = 1.0
 

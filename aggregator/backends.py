@@ -25,7 +25,7 @@ from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import Store, open_sqlite_store
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr
 
 from aggregator.errors import ConfigError
-from hushsum.hush_format import COUNTERS_MAX
+from hushsum.release_format import COUNTERS_MAX
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
 

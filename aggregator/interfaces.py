@@ -11,7 +11,7 @@ from aggregator.fold.state import RememberedKind, StreamUse, Verdict
 from aggregator.model import EntryBatch, NewEntry, Peer, ReceiptsMark, Scope, StoredOutcome
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 
 SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's verdict
 

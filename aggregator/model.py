@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from aggregator.fold.state import FoldMark, FoldState
-from hushsum.directory import Role
 from hushsum.errors import Reason
 from hushsum.labels import SEALED_WINDOW
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
+from hushsum.signing import Role
 from hushsum.sketch import Sketch
 
 _ENTRY_SPARE_BYTES: Final = 1024  # around a delta, a sum or reports: client id or round, times, versions

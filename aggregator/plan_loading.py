@@ -6,12 +6,11 @@ from pathlib import Path
 
 from aggregator.errors import ConfigError
 from aggregator.store.store import Store
-from hushsum.directory import Directory, Role
 from hushsum.errors import DirectoryError, HushsumError, PlanError
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.schema import tables_of
 from hushsum.signed_plan import SignedPlan, signature_file
-from hushsum.toml_text import tables_of
+from hushsum.signing import Directory, Role, SigningKey
 
 
 async def plan_of(path: Path, store: Store) -> Plan:

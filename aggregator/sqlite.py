@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from aggregator.data_dir import make_private_file
 from aggregator.errors import AggregatorError
 from aggregator.runtime import Runtime
-from hushsum.durable import sync_folder
+from hushsum.fsync import sync_folder
 
 T = TypeVar("T")
 

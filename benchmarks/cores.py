@@ -14,8 +14,8 @@ import numpy.typing as npt
 from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, hashed, workloads
-from hushsum.families import parallel, warm_up
-from hushsum.families.parallel import RECORDS_MIN
+from hushsum.families import threads, warm_up
+from hushsum.families.threads import RECORDS_MIN
 
 TITLE = (
     "One batch on one core and on all, seconds (add of accepted records; one BLAS thread each; by CPU time: what is to "
@@ -58,7 +58,7 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
         "one core": one,
         "all cores": lambda: family.add(counters, usable),
         "loops in turn": lambda: [_spin(part) for part in parts],
-        "loops abreast": lambda: parallel.spread(lambda some: _spin(parts[some.start]), _ones(len(parts)), 0),
+        "loops abreast": lambda: threads.spread(lambda some: _spin(parts[some.start]), _ones(len(parts)), 0),
     }
     rounds = Rounds(cases, repeats=1 if quick else 5)
     return {

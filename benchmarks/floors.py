@@ -14,7 +14,7 @@ from benchmarks.rivals import Float32
 from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
-from hushsum.families.fourier.phases import STEP
+from hushsum.families.fourier.parameters import STEP
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.codes.minhash import MinHash

@@ -7,7 +7,7 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, workloads
 from hushsum.families import warm_up
-from hushsum.families.fourier import Fourier, fast, plain
+from hushsum.families.fourier import Fourier, engine_compiled, engine_numpy
 
 TITLE = (
     "Fourier, ns a pair and record on one core, P = 1000 (floor: bare SGEMM + NumPy's float32 cosine and sine of all "
@@ -25,7 +25,7 @@ WORK: tuple[tuple[str, Keys], ...] = (
 def measure(*, quick: bool) -> list[Row]:
     """One row a workload."""
     warm_up()
-    fast.warm_up()
+    engine_compiled.warm_up()
     return [_measure(workload, quick=quick) for workload in workloads(WORK)]
 
 
@@ -37,8 +37,8 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     bare = {name: case for name, case in floors.phases(family, records).items() if not name.startswith("reads")}
     cases: dict[str, Case] = {
         **bare,
-        "fast": lambda: fast.add(pairs, counters, records, every),
-        "plain": lambda: plain.add(pairs, counters, records, every),
+        "fast": lambda: engine_compiled.add(pairs, counters, records, every),
+        "plain": lambda: engine_numpy.add(pairs, counters, records, every),
     }
     rounds = Rounds(cases, repeats=1 if quick else 9)
     sgemm, waves, sums = (

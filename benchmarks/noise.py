@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
-from hushsum.acceleration import VARIABLE
+from hushsum.compiled import VARIABLE
 from hushsum.entropy import OsEntropy
 from hushsum.noise import SAMPLERS, Sampler, warm_up
 

@@ -24,9 +24,9 @@ from edge_client.transport.grpc import GrpcTransport
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 

@@ -21,9 +21,9 @@ from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
 from hushsum.delta import DeltaId, apply, encode_all, renumbered, unpack_at_home
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.families import SetRecords, vector_rows
-from hushsum.local import encoding
-from hushsum.local.batches import ReportBatch
+from hushsum.families import SetRecords, vectors
+from hushsum.local import reports as encoding
+from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
@@ -74,7 +74,7 @@ def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> A
 
 def _head(records: Any, labels: object, end: int) -> tuple[Any, object]:
     """The records before a place, and their labels."""
-    rows = vector_rows.rows_of(records)
+    rows = vectors.rows_of(records)
     some = (records if rows is None else rows)[:end]
     return some, None if labels is None else label_list(labels)[:end]
 
@@ -163,7 +163,7 @@ def copied(records: Any) -> Any:
             for place, item in np.ndenumerate(records):
                 mine[place] = _copied_item(item)
         return mine
-    rows = vector_rows.rows_of(records)
+    rows = vectors.rows_of(records)
     if rows is not None:
         return [_copied_item(item) for item in rows]
     return _copied_item(records)
@@ -179,7 +179,7 @@ def _copied_item(item: Any) -> Any:
 def _copy_of(item: Any) -> Any:
     if isinstance(item, range):  # which never changes, and may be of any length
         return item
-    rows = vector_rows.rows_of(item)
+    rows = vectors.rows_of(item)
     if rows is not None:
         return rows
     if isinstance(item, np.ndarray | set):  # a masked array stays one, and a set, to be refused as what they are
@@ -195,10 +195,10 @@ def _several(plan: Plan, records: Any) -> Any:
     if isinstance(plan.record, SetRecords):
         one = isinstance(records, np.ndarray) and records.ndim == 1 and records.dtype != np.object_
         return [records] if one else records
-    records = vector_rows.typed(records)
-    rows = vector_rows.rows_of(records)
+    records = vectors.typed(records)
+    rows = vectors.rows_of(records)
     if rows is not None:  # of any length and type: read one by one
-        return [rows] if vector_rows.is_one_record(rows) else records
+        return [rows] if vectors.is_one_record(rows) else records
     return records[np.newaxis] if isinstance(records, np.ndarray) and records.ndim == 1 else records
 
 

@@ -33,7 +33,7 @@ UserWarning
 from collections.abc import Mapping
 
 from hushsum.errors import BudgetError, HushsumError
-from hushsum.privacy.relation import Cost
+from hushsum.privacy.relations import Cost
 
 
 class EdgeError(HushsumError):

@@ -10,16 +10,15 @@ from typing import Final
 
 from edge_client.errors import PolicyError, SettingsError
 from hushsum.canonical import real, real_text
-from hushsum.directory import Directory, Role
 from hushsum.errors import CanonicalError, DirectoryError, GuaranteeError, PlanError
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import MALICIOUS
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, SECURE
-from hushsum.privacy.relation import CLIENT, UNITS
+from hushsum.privacy.relations import CLIENT, UNITS
 from hushsum.privacy.spec import PARTICIPATIONS, PROTECTED
 from hushsum.privacy.verifier import verify
-from hushsum.signatures import VerifyKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import Directory, Role, VerifyKey
 
 _DELTA: Final = "a number from 0 to below 1"
 _SHARE: Final = "a number from 0 to 1"

@@ -15,7 +15,7 @@ import numpy as np
 import hushsum as hs
 from edge_client.transport.kafka import DirectProducer
 from hushsum.delta import DeltaId, encode
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 
 PLAN = Path(__file__).with_name("plan.toml")
 

@@ -10,8 +10,8 @@ import numpy as np
 import hushsum as hs
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
-from hushsum.local import encoding
-from hushsum.local.batches import ReportBatch, count_packed
+from hushsum.local import reports as encoding
+from hushsum.local.report_batch import ReportBatch, count_packed
 from hushsum.releases import of_reports
 
 plan = hs.Plan(

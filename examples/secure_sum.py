@@ -16,7 +16,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.releases import of_sums
 from hushsum.secure_sum import client, server
 from hushsum.secure_sum.parameters import round_parameters
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 
 plan = hs.Plan(
     name="points",

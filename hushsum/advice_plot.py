@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.advice import Advice, Promise, ReportAdvice, shown
-from hushsum.privacy.numerals import numeral
+from hushsum.privacy.exact_numbers import numeral
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

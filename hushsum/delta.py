@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.bitpacking import Reader, varint, zigzag
 from hushsum.collection import by_class
 from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
-from hushsum.varint import Reader, varint, zigzag
 
 DELTA_FORMAT: Final = 1
 SEQUENCE_MAX: Final = 2**63 - 1

@@ -10,8 +10,8 @@ from typing import Final
 
 from hushsum.errors import GuaranteeError, PlanError
 from hushsum.families import Family
+from hushsum.privacy.modular_words import Words, words_of
 from hushsum.privacy.spec import PrivacySpec
-from hushsum.privacy.words import Words, words_of
 
 BYTES_MAX: Final = 16 * 2**20
 RECORDS_MAX: Final = 4096
@@ -199,7 +199,7 @@ class UploadSizes:
         """Of that vector: it holds what all of a cohort may submit, or in mode ``local`` one client.
 
         For unit record that is 4096 records of each client of a cohort, or 2^20 of a silo, which is assumed and never
-        enforced (:mod:`hushsum.privacy.words`).
+        enforced (:mod:`hushsum.privacy.modular_words`).
 
         Raises:
             GuaranteeError: Clients submit no such vector.

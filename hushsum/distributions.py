@@ -10,9 +10,9 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from hushsum.draws import PublicSeed, PublicStream
-from hushsum.elementary import Floats, exp, ln, normal_quantile, sin_cos_turns
 from hushsum.errors import PlanError
+from hushsum.math_portable import Floats, exp, ln, normal_quantile, sin_cos_turns
+from hushsum.public_random import PublicSeed, PublicStream
 from hushsum.sobol import MAX_DIMS, MAX_POINTS, sobol
 
 #: How the rows of a sketch are drawn.

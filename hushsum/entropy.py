@@ -1,7 +1,7 @@
 """Where private randomness comes from: the operating system, a key of its, or a replayable source in tests.
 
-An :class:`Entropy` is no :class:`hushsum.draws.PublicSeed`: the one must never be known and the other is known to all.
-Neither has what the other offers, so neither is accepted where the other is asked for.
+An :class:`Entropy` is no :class:`hushsum.public_random.PublicSeed`: the one must never be known and the other is known
+to all. Neither has what the other offers, so neither is accepted where the other is asked for.
 """
 
 import hashlib

@@ -32,10 +32,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.paired import Paired
 from hushsum.families.paired.moments import Moments, moments
+from hushsum.public_random import PublicSeed, PublicStream
 from hushsum.releases import Release
 
 Float64 = npt.NDArray[np.float64]

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.parameters import Float32
+from hushsum.public_random import PublicSeed, PublicStream
 
 Floats = npt.NDArray[np.float64]
 _RIDGE: Final = 1e-6  # of the mean within-class variance, so that constant columns do no harm

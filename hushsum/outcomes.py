@@ -16,7 +16,7 @@ from hushsum import canonical
 from hushsum.entropy import Entropy
 from hushsum.errors import GuaranteeError
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.privacy.spending import refuse_drawn_by_clients
 from hushsum.releases import Release, draw, of_reports, of_silos
 from hushsum.sketch import Sketch

@@ -24,15 +24,14 @@ from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
 from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
-from hushsum.privacy.account import Limits
+from hushsum.privacy.accountant import Limits
+from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.local_mode import ReportSpace
-from hushsum.privacy.numerals import numeral
+from hushsum.privacy.modular_words import Words
 from hushsum.privacy.spec import PrivacySpec
-from hushsum.privacy.words import Words
 from hushsum.schedule import Schedule
-from hushsum.schema import Table
-from hushsum.toml_text import tables_of
+from hushsum.schema import Table, tables_of
 
 PLAN_FORMAT: Final = 1
 #: Bytes of a bundle: the canonical bytes and the arrays beside them.

@@ -16,7 +16,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
-from hushsum.privacy.numerals import numeral
+from hushsum.privacy.exact_numbers import numeral
 from hushsum.releases import Release
 
 if TYPE_CHECKING:

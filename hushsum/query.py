@@ -1,6 +1,6 @@
 """Answers with error bars, from a plan and noised counters alone: nothing here costs privacy.
 
-Counters of reports are undone in :mod:`hushsum.local.decoding`.
+Counters of reports are undone in :mod:`hushsum.local.estimation`.
 """
 
 import math
@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from hushsum.errors import GuaranteeError, RecordError
 from hushsum.families import Answer
-from hushsum.local import decoding
-from hushsum.local.reads import Tally
+from hushsum.local import estimation
+from hushsum.local.estimation import Tally
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
@@ -20,7 +20,7 @@ Counters = npt.NDArray[np.int64]
 
 def tally(plan: Plan, counters: Counters) -> Tally | None:
     """What is made of counters of reports once, to answer many queries; None where there is nothing to save."""
-    return decoding.tally(plan, counters) if _of_reports(plan) else None
+    return estimation.tally(plan, counters) if _of_reports(plan) else None
 
 
 def kernel_sum(
@@ -49,7 +49,7 @@ def kernel_sum(
         ValueError: The family has no such groups.
     """
     if _of_reports(plan):
-        return decoding.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=tally)
+        return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=tally)
     chosen = _classes(plan, label)
     summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
     variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
@@ -80,7 +80,7 @@ def count(plan: Plan, counts: Counters, *, label: str | None = None, counters: C
     Of reports it is exact, and that of one class is estimated from their counters, which are read for that alone.
     """
     if _of_reports(plan):
-        return decoding.count(plan, counts) if label is None else decoding.count_of(plan, _given(counters), label)
+        return estimation.count(plan, counts) if label is None else estimation.count_of(plan, _given(counters), label)
     return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
@@ -92,7 +92,7 @@ def count_std_error(
     Of reports 0, or of one class from their counters.
     """
     if _of_reports(plan):
-        return 0.0 if label is None else decoding.count_std_error(plan, _given(counters), label=label)
+        return 0.0 if label is None else estimation.count_std_error(plan, _given(counters), label=label)
     chosen = _classes(plan, label)
     variance = noise_variance(plan, submissions)
     return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
@@ -114,7 +114,7 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
     if _of_reports(plan):
-        return decoding.density(plan, counters, queries, label=label, groups=groups, tally=tally)
+        return estimation.density(plan, counters, queries, label=label, groups=groups, tally=tally)
     records = max(count(plan, counts, label=label), 1.0)
     answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
     of_count = count_std_error(plan, label=label, submissions=submissions) / records
@@ -145,7 +145,7 @@ def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
     of the response, far from all records.
     """
     if _of_reports(plan):
-        return decoding.noise_std_error(plan, 1 if submissions is None else submissions)
+        return estimation.noise_std_error(plan, 1 if submissions is None else submissions)
     return math.sqrt(plan.family.answer_variance(noise_variance(plan, submissions)))
 
 

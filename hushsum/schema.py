@@ -2,14 +2,18 @@
 
 A :class:`Table` wraps one table of a plan (``[record]``, ``[sketch]``, …). Whoever owns the table reads every key that
 it knows and then calls :meth:`Table.finish`, which refuses what nobody asked for.
+
+TOML is read from files of the user alone; data from a peer is never TOML.
 """
 
+import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -169,3 +173,17 @@ class Table:
 
 def _or_required(default: object) -> object:
     return Missing.MISSING if default is None else default
+
+
+def tables_of(text: str) -> dict[str, Any]:
+    """The tables of a TOML text, its floats as Decimal.
+
+    Raises:
+        ValueError: It is no TOML, nested too deeply, or holds a number that no decimal holds.
+    """
+    try:
+        return tomllib.loads(text, parse_float=Decimal)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ArithmeticError as error:
+        raise ValueError("a number that no decimal holds") from error

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from hushsum import canonical
-from hushsum.directory import KEY_ID_FORM, is_key_id
 from hushsum.errors import CanonicalError, PlanError
 from hushsum.labels import SIGNED_PLAN
 from hushsum.plan import plan_id_of
-from hushsum.signatures import ED25519, SIGNATURE_BYTES, SigningKey, VerifyKey
+from hushsum.signing import ED25519, KEY_ID_FORM, SIGNATURE_BYTES, SigningKey, VerifyKey, is_key_id
 
 SIGNATURE_FORMAT: Final = 1
 #: Of the file beside a plan's: ``plan.json.sig``.
@@ -34,7 +33,7 @@ class SignedPlan:
     Args:
         bundle: Of the plan (:attr:`hushsum.plan.Plan.bundle`).
         key_id: What the signer's key is called in directories; a hint that nothing relies on.
-        suite: Of the signature; :data:`hushsum.signatures.ED25519` is the only one.
+        suite: Of the signature; :data:`hushsum.signing.ED25519` is the only one.
         signature: 64 bytes.
 
     Raises:

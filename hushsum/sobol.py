@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import PublicSeed, PublicStream, open_unit
+from hushsum.public_random import PublicSeed, PublicStream, open_unit
 from hushsum.sobol_directions import DIRECTIONS
 
 #: Most dimensions of a point.

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from hushsum import query
 from hushsum.errors import PlanError, RecordError
 from hushsum.families.partition import Partition
-from hushsum.families.partition import heavy as partition_heavy
-from hushsum.families.partition.heavy import HeavyCells
+from hushsum.families.partition import heavy_hitters as partition_heavy
+from hushsum.families.partition.heavy_hitters import HeavyCells
 from hushsum.families.transforms import Scale, float32
 from hushsum.releases import Release
 
@@ -44,13 +44,13 @@ def heavy_cells(
         release: Of the family ``partition`` with ``cells = "grid"``.
         label: Of the class; None: all of them together, whose noise adds up.
         least: Records from which a cell is heavy.
-        deviations: See :class:`hushsum.families.partition.heavy.HeavyThreshold`.
+        deviations: See :class:`hushsum.families.partition.heavy_hitters.HeavyThreshold`.
         cells_max: At most so many cells of a level are looked at.
 
     Raises:
         PlanError: Another family, or other cells.
         RecordError: The plan has no such class.
-        ValueError: See :func:`hushsum.families.partition.heavy.heavy_cells`.
+        ValueError: See :func:`hushsum.families.partition.heavy_hitters.heavy_cells`.
     """
     family, plan, counters = _partition(release), release.plan, release.counters
     if label is not None and label not in plan.classes:

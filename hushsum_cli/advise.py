@@ -180,7 +180,7 @@ def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
 
 
 def _delta(promise: "Promise") -> str:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     return f"δ = {numeral(promise.delta, up=True)} (zCDP)" if promise.delta else "δ = 0 (pure)"
 

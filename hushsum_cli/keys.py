@@ -8,7 +8,7 @@ from hushsum_cli.certificates import certificates
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
-#: Checked against hushsum.directory.Role by the tests.
+#: Checked against hushsum.signing.Role by the tests.
 _ROLES = ("gateway", "releaser", "producer", "client", "shuffler", "planner")
 
 
@@ -38,9 +38,8 @@ def keys() -> None:
 @as_json_option
 def make(*, role: str, name: str, out: Path, as_json: bool) -> None:
     """Make a key: write its private half to a file that nobody else may read, print its lines of the directory."""
-    from hushsum.directory import DirectoryKey, Role, toml_of
     from hushsum.entropy import OsEntropy
-    from hushsum.signatures import SigningKey
+    from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 
     key = SigningKey.generate(OsEntropy())
     lines = toml_of(DirectoryKey(name, Role(role), key.verify_key))  # refuses a name before anything is written
@@ -56,8 +55,8 @@ def make(*, role: str, name: str, out: Path, as_json: bool) -> None:
 @as_json_option
 def check(*, file: Path, as_json: bool) -> None:
     """Check a directory, and show its keys and its digest."""
-    from hushsum.directory import Directory
     from hushsum.errors import DirectoryError
+    from hushsum.signing import Directory
 
     try:
         directory = Directory.from_toml(file.read_text(encoding="utf-8"))

@@ -10,8 +10,8 @@ from hushsum_cli.output import examples, print_json
 from hushsum_cli.spends import ledger_json, print_spends
 
 if TYPE_CHECKING:
-    from hushsum.privacy.account import Limits
-    from hushsum.privacy.relation import Cost
+    from hushsum.privacy.accountant import Limits
+    from hushsum.privacy.relations import Cost
 
 
 @click.group(short_help="Look at an analyst's ledger.")
@@ -46,6 +46,6 @@ def _limits_json(limits: "Limits | None") -> dict[str, str] | None:
 
 
 def _cost_json(cost: "Cost", *, up: bool) -> dict[str, str]:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     return {"epsilon": numeral(cost.epsilon, up=up), "delta": numeral(cost.delta, up=up)}

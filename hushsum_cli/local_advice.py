@@ -120,7 +120,7 @@ def _rows(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
 
 
 def _more(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     local, privacy = advice.plan.privacy.local, advice.plan.privacy
     if local is not None and local.shuffle_min:

@@ -82,7 +82,7 @@ def numbers(plan: "Plan") -> dict[str, object]:
 
 def amplified_of(plan: "Plan") -> "Fraction | None":
     """The ε of a unit at the plan's δ in batches of exactly ``shuffle_min`` reports; None where none is better."""
-    from hushsum.privacy.shuffling import amplified
+    from hushsum.privacy.shuffle_amplification import amplified
 
     privacy = plan.privacy
     if privacy.local is None or not privacy.local.shuffle_min:
@@ -111,7 +111,7 @@ def _report(plan: "Plan") -> Iterator[tuple[str, str]]:
 
 def _randomiser(plan: "Plan") -> Iterator[tuple[str, str]]:
     from hushsum.canonical import real_text
-    from hushsum.local.layout import bit_of, choice_of
+    from hushsum.local.reports import bit_of, choice_of
 
     mechanism, m = plan.privacy.mechanism, plan.privacy.records_per_client
     if plan.family.name == "fourier":
@@ -158,8 +158,8 @@ def _learned(plan: "Plan") -> Iterator[tuple[str, str]]:
 
 
 def _shuffled(plan: "Plan") -> str:
-    from hushsum.privacy.numerals import numeral
-    from hushsum.privacy.shuffling import reports_needed
+    from hushsum.privacy.exact_numbers import numeral
+    from hushsum.privacy.shuffle_amplification import reports_needed
 
     privacy, epsilon = plan.privacy, amplified_of(plan)
     assert privacy.local is not None
@@ -178,8 +178,8 @@ def _shuffled(plan: "Plan") -> str:
 
 
 def _account(plan: "Plan") -> str:
-    from hushsum.privacy.numerals import numeral
-    from hushsum.privacy.relation import CLIENT
+    from hushsum.privacy.exact_numbers import numeral
+    from hushsum.privacy.relations import CLIENT
 
     privacy = plan.privacy
     epsilon, total = numeral(privacy.epsilon, up=True), numeral(privacy.total_epsilon, up=False)

@@ -232,7 +232,7 @@ def _listed(items: Any) -> str:
 
 
 def _promise(made: "Plan") -> str:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     guarantee = made.guarantee
     bound = "" if guarantee.records_per_client is None else f" (at most {guarantee.records_per_client} records)"
@@ -263,7 +263,7 @@ def _mechanism(made: "Plan") -> str:
 
 def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     """What is visible of who takes part, and when a window is withheld."""
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     if made.privacy.local is not None:
         return  # which is told with the rest of its mode
@@ -278,7 +278,7 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
 
 
 def _budget(made: "Plan") -> str:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     delta = f", δ = {numeral(made.privacy.total_delta, up=False)}" if made.privacy.total_delta else ""
     return f"ε = {numeral(made.privacy.total_epsilon, up=False)}{delta} in all, for the population {_population(made)}"

@@ -159,7 +159,7 @@ def _contributors(shown: "Release") -> dict[str, object]:
 
 def _local(shown: "Release") -> "Iterator[tuple[str, str]]":
     """Rows of a release of mode local: who contributed, and what a shuffler adds, where there was one."""
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     if shown.plan.privacy.local is None:
         return

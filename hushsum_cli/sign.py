@@ -33,9 +33,8 @@ def sign(*, plan_json: Path, key_file: Path, key_id: str | None, force: bool, as
     the service says. Sign what you have read (`hushsum plan show`): the signature says that you answer for it. `hushsum
     keys make --role planner` makes the key.
     """
-    from hushsum.directory import DirectoryKey, Role, toml_of
-    from hushsum.signatures import SigningKey
     from hushsum.signed_plan import SignedPlan, signature_file
+    from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 
     made, key = _made(plan_json), SigningKey.load(key_file)
     name = key_file.stem if key_id is None else key_id

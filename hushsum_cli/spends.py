@@ -8,8 +8,7 @@ from hushsum_cli.output import print_table
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hushsum.privacy.claimed_event import ClaimedEvent
-    from hushsum.privacy.event import Event, Spend
+    from hushsum.privacy.events import ClaimedEvent, Event, Spend
 
 
 def print_spends(spends: Iterable["Spend"], total_delta: "Fraction") -> None:
@@ -19,7 +18,7 @@ def print_spends(spends: Iterable["Spend"], total_delta: "Fraction") -> None:
         spends: In the order of the rows.
         total_delta: The δ of the limits, at which zCDP is converted.
     """
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     epsilon = f"ε at the\ntotal δ,\n{numeral(total_delta, up=False)}" if total_delta else "ε"
     columns = ["plan", "kind\nwindow", "unit\nrelation", "mechanism\nscale", epsilon, "δ"]  # narrow, for 80 characters
@@ -44,7 +43,7 @@ def ledger_json(
 
 
 def _row(total_delta: "Fraction", spend: "Spend") -> list[str]:
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.exact_numbers import numeral
 
     window = "" if spend.window is None else str(spend.window)
     alone = spend.loss.cost(total_delta)
@@ -54,10 +53,10 @@ def _row(total_delta: "Fraction", spend: "Spend") -> list[str]:
 
 
 def _scale(event: "Event | ClaimedEvent") -> str:
-    from hushsum.privacy.claimed_event import ClaimedEvent
+    from hushsum.privacy.events import ClaimedEvent
+    from hushsum.privacy.exact_numbers import numeral
     from hushsum.privacy.local_mode import RANDOMISERS
-    from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN
-    from hushsum.privacy.numerals import numeral
+    from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
 
     if isinstance(event, ClaimedEvent):  # of the first version, which did not keep it
         return ""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hushsum.errors import PlanError
 from hushsum.families import SetRecords
-from hushsum.local.errors import best_width
+from hushsum.local.predicted_error import best_width
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import LOCAL, SECURE

@@ -49,9 +49,9 @@ from aggregator.store.store import Store
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.accountant import Account, Limits
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.events import TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 from hushsum.signed_plan import SignedPlan

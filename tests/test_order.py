@@ -15,8 +15,8 @@ FILES = (
         "tests/hushsum_simulator/demo/test_summary.py",
         "tests/hushsum_simulator/test_data.py",
     ),
-    *("tests/hushsum/test_bounds.py", "tests/hushsum/test_canonical.py", "tests/hushsum/test_student.py"),
-    *("tests/hushsum/test_packing.py", "tests/hushsum/test_elementary.py"),
+    *("tests/hushsum/test_error_bounds.py", "tests/hushsum/test_canonical.py", "tests/hushsum/test_student_t.py"),
+    *("tests/hushsum/test_bitpacking.py", "tests/hushsum/test_math_portable.py"),
 )
 
 

@@ -13,10 +13,10 @@ from aggregator.release.leader import Leadership
 from aggregator.store.store import Store
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
-from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.numerals import numeral
-from hushsum.privacy.plain_words import account_told
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.exact_numbers import numeral
+from hushsum.privacy.statement import account_told
 from hushsum.releases import spend_of
 from hushsum_proto import convert_admin
 from hushsum_proto.messages import FoldStatus, LedgerPage, PlanInfo, Released, ServiceStatus, WindowsPage

@@ -11,8 +11,8 @@ from aggregator.rate_limits import SendLimits
 from aggregator.runtime import Runtime, within
 from aggregator.secure.coordinator import CohortCoordinator
 from aggregator.secure.round import CHUNK_BYTES_MAX, Participant
-from hushsum.directory import Directory
 from hushsum.errors import Reason
+from hushsum.signing import Directory
 from hushsum_proto import convert_rounds
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError

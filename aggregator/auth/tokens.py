@@ -31,8 +31,8 @@ from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
 from aggregator.runtime import Runtime
-from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy
+from hushsum.fsync import sync_folder
 from hushsum.labels import TOKEN
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from aggregator.fold.state import ManyVerdicts, OpenWindow, Verdict
 from aggregator.fold.streams import Int64, StreamTable, TallyTable
-from hushsum.delta_batch import Batch, DeltaReader, digests
+from hushsum.delta_decoder import Batch, DeltaReader, digests
 from hushsum.plan import Plan
 from hushsum_proto.entries import DeltaEntry
 

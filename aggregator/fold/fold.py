@@ -42,11 +42,11 @@ from aggregator.fold.state import (
 )
 from aggregator.fold.streams import Observation, StreamState, StreamTable, TallyTable
 from hushsum.delta import Delta, DeltaId, Run, digest, read_header
-from hushsum.delta_batch import reader_of
+from hushsum.delta_decoder import reader_of
 from hushsum.errors import DeltaError, HushsumError, Reason
 from hushsum.families import Increments
-from hushsum.local.batches import ReportBatch
-from hushsum.local.batches import unpack as unpack_reports
+from hushsum.local.report_batch import ReportBatch
+from hushsum.local.report_batch import unpack as unpack_reports
 from hushsum.local.silo import unpack as unpack_vector
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE

@@ -25,7 +25,7 @@ from aggregator.fold.streams import (
     START,
     WINDOW,
 )
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
@@ -170,7 +170,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
     Args:
         first: A delta's number.
         last: One.
-        read: Of all: states, headers, spans, ready (see :class:`hushsum.delta_batch.Batch`), digests.
+        read: Of all: states, headers, spans, ready (see :class:`hushsum.delta_decoder.Batch`), digests.
         streams: Rows (n,) of the deltas, and heads, slots and used of
             :class:`aggregator.fold.streams.StreamTable`.
         tallies: Rows (n,), and (records or −1, whether changed) by row; neither is read where there are no tallies.

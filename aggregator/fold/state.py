@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hushsum.delta import Delta, DeltaId, apply
 from hushsum.errors import Reason
-from hushsum.local.batches import ReportBatch
+from hushsum.local.report_batch import ReportBatch
 
 
 class VerdictKind(enum.StrEnum):

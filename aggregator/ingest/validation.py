@@ -21,13 +21,12 @@ from aggregator.interfaces import FoldPeek
 from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, reserve_anonymous
 from aggregator.runtime import Runtime
 from hushsum.delta import Delta, DeltaId, read_header
-from hushsum.delta_batch import reader_of
-from hushsum.directory import Directory, Role
+from hushsum.delta_decoder import reader_of
 from hushsum.errors import DeltaError, Reason
 from hushsum.labels import SHUFFLED
-from hushsum.local import batches, silo
+from hushsum.local import report_batch, silo
 from hushsum.plan import Plan
-from hushsum.signatures import ED25519
+from hushsum.signing import ED25519, Directory, Role
 from hushsum_proto.answers import Refusal
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partition_of_sum
@@ -282,7 +281,7 @@ class AnonymousReports(SubmissionPolicy):
         return QuotaReservation(NOBODY)
 
     def records(self, data: bytes) -> int:
-        records = len(batches.unpack(data, self._plan).reports)
+        records = len(report_batch.unpack(data, self._plan).reports)
         if records < self._least:
             detail = f"{records} reports, expected at least {self._least} in a shuffled batch"
             raise RefusedError(Refusal.of(Reason.TOO_FEW_REPORTS, detail))

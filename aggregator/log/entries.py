@@ -11,11 +11,10 @@ from typing import Final, NamedTuple, Protocol
 from aggregator.errors import LogError
 from aggregator.model import PositionedEntry
 from hushsum.delta import read_header
-from hushsum.directory import Directory, Role
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import LOCAL
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, Role, SigningKey
 from hushsum_proto.batches import BATCH_ENTRIES_MAX, PRODUCER_SKEW_MS, UNSIGNED, Batch, is_signed, signed_batch
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.convert import entry_from_bytes

@@ -27,8 +27,8 @@ from aggregator.windows import UNFINISHED
 from hushsum import __version__
 from hushsum.errors import HushsumError, Reason
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import Spend
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import Spend
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 
 _GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

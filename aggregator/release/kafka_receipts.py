@@ -20,7 +20,7 @@ from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.receipts import ID_BYTES, Receipt, ReceiptLines, ReceiptsHeader, missing, read_line
 from aggregator.runtime import Runtime
 from hushsum.entropy import Entropy
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 
 _UNTIL: Final = "nothing is released until the topic is restored"
 _SLICE_MS: Final = 500

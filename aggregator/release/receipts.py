@@ -32,10 +32,10 @@ from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from hushsum import canonical
-from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy
 from hushsum.errors import HushsumError
-from hushsum.privacy.event import Spend
+from hushsum.fsync import sync_folder
+from hushsum.privacy.events import Spend
 
 #: 1 had spends without their events, 2 no header; both are still read.
 RECEIPTS_FORMAT: Final = 3

@@ -41,7 +41,7 @@ from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.outcomes import Withheld, decide, decide_local
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.events import TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.releases import of_sums, spend_of
 from hushsum_proto.convert import entry_to_bytes

@@ -36,13 +36,13 @@ from aggregator.secure.cohorts import (
 from aggregator.secure.round import AGAIN_MS, Participant, RoundClaims, RoundDriver, RoundEnd, RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.windows import WindowState
-from hushsum.directory import Directory, Role
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
 from hushsum.labels import ENTRY
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.server import Step, Sum
+from hushsum.signing import Directory, Role
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.entries import CohortSumEntry
 from hushsum_proto.rounds import (

@@ -29,7 +29,6 @@ from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
 from aggregator.secure.cohorts import CallKey
 from aggregator.store.store import Store
 from aggregator.windows import due_ms
-from hushsum.directory import Directory
 from hushsum.errors import Reason, SecureSumError
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
@@ -52,7 +51,7 @@ from hushsum.secure_sum.server import (
     Uploaded,
     Vanished,
 )
-from hushsum.signatures import SIGNATURE_BYTES
+from hushsum.signing import SIGNATURE_BYTES, Directory
 from hushsum_proto.answers import Refusal
 from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult, VectorChunk
 

@@ -22,11 +22,10 @@ from aggregator.serving import bound_server, collection_of
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PlanService, PoolWriter
 from aggregator.shuffler.pool import KeptPlan, ReportsFile, check_plan
-from hushsum.directory import DirectoryKey, Role
 from hushsum.entropy import OsEntropy
 from hushsum.errors import DirectoryError, PlanError
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey
 from hushsum_proto.credentials import Credentials
 
 _FILE: Final = "shuffler.db"

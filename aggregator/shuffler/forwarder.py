@@ -34,9 +34,9 @@ from aggregator.shuffler.pool import (
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.labels import SHUFFLED
-from hushsum.local.batches import ReportBatch
+from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, submission_to_wire
 from hushsum_proto.credentials import Credentials

@@ -48,7 +48,7 @@ from aggregator.shuffler.pool import (
 )
 from hushsum.delta import DeltaId
 from hushsum.errors import DeltaError, Reason
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.messages import Authenticity

@@ -45,9 +45,9 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import Runtime
 from aggregator.sqlite import DatabaseKind, SqliteFile
 from aggregator.windows import accepted_windows, due_ms
-from hushsum.durable import sync_folder
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.errors import PlanError, Reason
+from hushsum.fsync import sync_folder
 from hushsum.plan import Plan
 from hushsum.schedule import Schedule, duration_text
 from hushsum_proto.answers import Answer, Status

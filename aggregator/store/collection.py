@@ -10,9 +10,9 @@ from aggregator.store.transaction import Transaction
 from aggregator.store.windows import plan_number, states
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.privacy.guarantee import CENTRAL
 from hushsum.releases import spend_of
 

@@ -11,7 +11,7 @@ from aggregator.store.windows import check_lease, check_next_outcome, locked_pla
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 

@@ -10,8 +10,8 @@ from aggregator.store.windows import check_lease, plan_number
 from hushsum import canonical
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import Spend
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import Spend
 from hushsum.signed_plan import SignedPlan
 
 

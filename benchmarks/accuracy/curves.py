@@ -15,7 +15,7 @@ import hushsum as hs
 from benchmarks.accuracy.data import DataSet
 from benchmarks.accuracy.sums import exact_sums
 from benchmarks.report import Row
-from hushsum.bounds import optimal_rows
+from hushsum.error_bounds import optimal_rows
 from hushsum.errors import NotBuiltError
 from hushsum.families import FAMILIES
 

@@ -22,11 +22,11 @@ from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE
 from benchmarks.accuracy.sums import exact_sums
 from benchmarks.report import Row
 from hushsum.advice import advise_reports
-from hushsum.advice.reporting import ReportForecast, report_plan
+from hushsum.advice.local import ReportForecast, report_plan
 from hushsum.entropy import OsEntropy
-from hushsum.local import encoding
+from hushsum.local import reports as encoding
 from hushsum.noise.discrete_gaussian import DiscreteGaussian
-from hushsum.privacy.shuffling import amplified
+from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.query import noise_std_error
 from hushsum.releases import Release, of_reports, of_silos, of_sums
 

@@ -36,7 +36,7 @@ All queries of one sketch share its hash functions, so its errors go together: o
 
 The tables show the least error over all sizes that were tried (R rows, P frequency pairs, or the order), with that
 size. **A size chosen after seeing exact sums is no private choice**; the figures show what another one costs, and the
-star is R\\* = ⌈f̃ ε/√2⌉ (RACE, Corollary 3.5; `hushsum.bounds.optimal_rows`) for the f̃ = Σ √k averaged over queries.
+star is R\\* = ⌈f̃ ε/√2⌉ (RACE, Corollary 3.5; `hushsum.error_bounds.optimal_rows`) for the mean f̃ = Σ √k of queries.
 *The mean* is what answering every query with the mean of all exact answers would err by: a sketch above that says
 nothing about where the records are.
 """

@@ -28,11 +28,11 @@ from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.modes import DELTA
 from benchmarks.report import Row
 from hushsum.errors import PlanError
-from hushsum.local.errors import Setting, best_width, report_variance
-from hushsum.noise.k_rr import KRR
-from hushsum.noise.projective import Projective, projective_order
-from hushsum.privacy.mechanism import RATIO_MIN
-from hushsum.privacy.shuffling import amplified
+from hushsum.local.predicted_error import Setting, best_width, report_variance
+from hushsum.noise.projective_geometry import Projective, projective_order
+from hushsum.noise.randomized_response import KRR
+from hushsum.privacy.mechanisms import RATIO_MIN
+from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.privacy.zcdp import supports
 
 Floats = npt.NDArray[np.float64]

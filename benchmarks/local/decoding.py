@@ -5,8 +5,8 @@ import numpy as np
 from benchmarks.local.settings import Setting, settings
 from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
-from hushsum.local.batches import count_packed, unpack
-from hushsum.local.decoding import kernel_sum, tally
+from hushsum.local.estimation import kernel_sum, tally
+from hushsum.local.report_batch import count_packed, unpack
 
 TITLE = (
     "One packed batch checked and counted, nanoseconds a report on one core, beside numpy.bincount of the same reports "

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from benchmarks.local.settings import Setting, settings
 from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
 
@@ -40,10 +40,10 @@ def _bare(setting: Setting) -> Callable[[], object]:
     counters = np.zeros(int(np.prod(family.shape)), np.int64)
 
     def add(flat: Int64, values: Int64 | None) -> None:
-        if values is None and acceleration.enabled():
-            from hushsum.local import batches_fast
+        if values is None and compiled.enabled():
+            from hushsum.local import report_batch_loops
 
-            batches_fast.add(flat, counters)
+            report_batch_loops.add(flat, counters)
         else:
             np.add.at(counters, flat, 1 if values is None else values)
 

@@ -12,8 +12,8 @@ from benchmarks.workloads import data
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
-from hushsum.local.batches import ReportBatch
-from hushsum.local.encoding import reports
+from hushsum.local.report_batch import ReportBatch
+from hushsum.local.reports import reports
 
 ROWS: Final = 1000
 REPORTS: Final = 65_536

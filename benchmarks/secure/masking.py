@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from benchmarks.report import Row
 from benchmarks.secure.flower import Flower, flower
 from benchmarks.stopwatch import Rounds
-from hushsum.secure_sum import masks
+from hushsum.secure_sum import key_agreement
 
 TITLE = (
     "Masks added to words of 32 or 64 bits, milliseconds a key on one core (ciphers: the same bytes alone, into one "
@@ -34,7 +34,7 @@ def _measure(width: str, keys: int, peer: Flower | None, *, quick: bool) -> Row:
     words, secrets = np.zeros(size, width), [os.urandom(32) for _ in range(keys)]
     half = keys // 2
     cases: dict[str, Callable[[], Any]] = {
-        "ours": lambda: masks.apply(words, secrets[half:], secrets[:half]),
+        "ours": lambda: key_agreement.apply(words, secrets[half:], secrets[:half]),
         "AES-256-CTR": _cipher(lambda: Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))), words.nbytes),
         "AES-128-CTR": _cipher(lambda: Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))), words.nbytes),
         "ChaCha20": _cipher(lambda: Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), None), words.nbytes),

@@ -7,7 +7,7 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
 from hushsum.entropy import OsEntropy
 from hushsum.noise import Sampler, warm_up
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 
 TITLE = "Noise shares of one client, nanoseconds a draw on one core, beside central noise of the whole scale"
 DRAWS, DRAWS_QUICK = 1_000_000, 20_000

@@ -10,12 +10,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.words import Words, bits_needed, gaussian_tail
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, Mechanism
+from hushsum.privacy.modular_words import Words, bits_needed, gaussian_tail
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 
 RECORDS: Final = 100  # of each client
 VARIANCE: Final = Fraction(1000**2)

@@ -9,9 +9,9 @@ from aggregator.fold.fold import Fold, warm_up
 from aggregator.fold.state import FoldState, VerdictKind
 from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
-from hushsum.acceleration import VARIABLE, compiled
+from hushsum.compiled import VARIABLE, compiled
 from hushsum.delta import Delta, DeltaId, Run
-from hushsum.delta_batch import DeltaReader, digests, reader_of
+from hushsum.delta_decoder import DeltaReader, digests, reader_of
 from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes

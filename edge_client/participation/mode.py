@@ -23,9 +23,9 @@ from edge_client.stats import SendStats
 from edge_client.transport.grpc import GrpcTransport
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.secure_sum.client import ClientStep
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 
 

@@ -23,7 +23,7 @@ from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.window_submissions import WindowStatus, WindowSubmissions
 from hushsum.entropy import Entropy
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.schedule import Schedule
 
 _SPREAD: Final = 4  # the begin is drawn from one part in so many of the time that is left

@@ -30,7 +30,6 @@ from edge_client.spool.window_submissions import SecureSubmissions, WindowStatus
 from edge_client.stats import SendStats
 from edge_client.transport.interface import ConnectionLostError, Disconnect, RoundCall
 from hushsum import labels
-from hushsum.directory import Directory, Role, digest_of
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DirectoryError, GuaranteeError, Reason, SecureSumError
 from hushsum.privacy.cohort import ATTEMPTS_MAX
@@ -47,10 +46,10 @@ from hushsum.secure_sum.client import (
     SpendWindow,
     Spent,
 )
-from hushsum.secure_sum.contribution import Share
+from hushsum.secure_sum.client_secrets import Share
 from hushsum.secure_sum.messages import FORMAT, Kind, message_bytes_max, round_of
 from hushsum.secure_sum.parameters import ROUND_BYTES, round_parameters
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, Role, SigningKey, digest_of
 from hushsum_proto.rounds import (
     Enter,
     Message,

@@ -25,7 +25,7 @@ import numpy as np
 from edge_client.errors import EventTimeError
 from edge_client.spool.changes import DrawnReports, PackedDelta, Query
 from hushsum.collection import label_list
-from hushsum.families import Records, vector_rows
+from hushsum.families import Records, vectors
 from hushsum.families.sets import Sets
 from hushsum.labels import MEMO
 from hushsum.plan import Plan
@@ -47,8 +47,8 @@ def own_bytes(records: Any, n: int) -> Callable[[int], bytes]:
     starts = getattr(records, "indptr", None)
     if starts is not None:
         return lambda number: _bytes(records.indices[starts[number] : starts[number + 1]])
-    typed = vector_rows.typed(records)
-    rows = vector_rows.rows_of(typed)
+    typed = vectors.typed(records)
+    rows = vectors.rows_of(typed)
     items = typed if rows is None else rows
     try:
         several = len(items) == n

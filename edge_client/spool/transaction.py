@@ -37,9 +37,9 @@ from edge_client.stats import (
 from hushsum.delta import DeltaId
 from hushsum.errors import BudgetError, ContributionError, HushsumError
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.events import TUMBLING, Spend
 from hushsum.privacy.spending import spend_of
 
 #: What is reserved for a delta (:class:`edge_client.spool.changes.Add`). It is stored beside the bytes, which do not

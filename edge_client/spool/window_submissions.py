@@ -34,10 +34,10 @@ from edge_client.stats import RECORDS_UNSPENT, WINDOWS_UNSPENT, submission_count
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import Spend
-from hushsum.signatures import KEY_BYTES, SigningKey
+from hushsum.privacy.events import Spend
+from hushsum.signing import KEY_BYTES, SigningKey
 from hushsum_proto.rounds import RoundResult
 
 _LOG: Final = logging.getLogger("edge_client")

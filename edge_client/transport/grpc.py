@@ -11,9 +11,9 @@ import grpc
 
 from edge_client.config import LARGE_BYTES, Config
 from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply
-from hushsum.directory import DIRECTORY_BYTES_MAX
 from hushsum.errors import DirectoryError, Reason
 from hushsum.plan import BUNDLE_BYTES_MAX
+from hushsum.signing import DIRECTORY_BYTES_MAX
 from hushsum_proto import convert_outcomes
 from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire

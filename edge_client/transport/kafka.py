@@ -23,7 +23,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.batches import BATCH_ENTRIES_MAX, signed_batch, topic_of
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.convert import entry_to_bytes

@@ -3,11 +3,9 @@
 From the plan and public guesses alone; nothing here reads real records, and nothing costs privacy.
 """
 
-from hushsum.advice.advising import advise
-from hushsum.advice.costs import Allowance, Costs
-from hushsum.advice.guesses import Guesses
-from hushsum.advice.report_values import ReportAdvice, ReportSize
-from hushsum.advice.reporting import advise_reports
+from hushsum.advice.costs import Allowance, Costs, Guesses
+from hushsum.advice.forecast import advise
+from hushsum.advice.local import ReportAdvice, ReportSize, advise_reports
 from hushsum.advice.values import Advice, Promise, Size, shown
 
 __all__ = [

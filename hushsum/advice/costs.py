@@ -2,22 +2,295 @@
 
 Bytes of deltas are those of real ones. Memory is that of the arrays alone. Time is that of the machine that asks, by a
 clock that the caller brings: the core reads none. What is measured at 8,192 rows counts in proportion beyond.
+
+**Sizes** of a plan are the same plan with other rows (or frequency pairs), another ε or δ. **Guesses** about a window
+come from public knowledge alone.
+
+**Synthetic records** stand in for real ones, of which nothing is known here. How much hashing errs at a query depends
+on how the records lie. What is known of that is a public guess, the mean kernel at a query; so these lie as plainly as
+can be while that is true of them:
+
+* Vectors: normal about one place within the bounds, with a standard deviation that is the same share of each column's
+  range, mirrored at the bounds; at the largest share they fill the bounds evenly. Queries are more of the same, or,
+  where even that leaves too many records near, lie in the corner that is opposite to the records'.
+* Models (family ``paired``): records as above; queries are coefficients of any direction, half as long as allowed.
+* Sets: 32 ids each, some of them twice, from a pool whose size decides how alike two sets are. Queries are such sets.
+
+All is drawn from a fixed public seed.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from hushsum import delta
-from hushsum.advice.guesses import Guesses
-from hushsum.advice.sizes import row_unit, rows_of, with_rows
-from hushsum.advice.stand_in import StandIn
 from hushsum.delta import DeltaId
-from hushsum.families import Family
+from hushsum.errors import PlanError
+from hushsum.families import Family, SetRecords
 from hushsum.plan import Plan
+from hushsum.privacy.cohort import Cohort
+from hushsum.public_random import PublicSeed, PublicStream
+
+#: δ of the column that shows what δ > 0 gives, where the plan itself is pure.
+DELTA: Final = "0.000001"
+
+
+def rows_of(plan: Plan) -> int | None:
+    """R, or P of the fourier family; None where nothing is repeated (family ``hermite``)."""
+    rows = plan.family.to_fields().get("rows")
+    return rows if isinstance(rows, int) else None
+
+
+def row_unit(plan: Plan) -> int | None:
+    """What rows come in whole multiples of; None where the plan can have no other rows: hermite, or given ones."""
+    fields = plan.family.to_fields()
+    if rows_of(plan) is None or fields.get("draws") == "given":
+        return None
+    sets = fields.get("sobol_sets", 1)
+    assert isinstance(sets, int), "a key of whole numbers"
+    return sets
+
+
+def with_rows(plan: Plan, rows: int | None, *, sobol_sets: int | None = None, seed: int | None = None) -> Plan:
+    """The plan with so many rows, calibrated anew; the plan itself where nothing changes.
+
+    Args:
+        plan: To be changed.
+        rows: None changes nothing.
+        sobol_sets: Of Sobol rows: how many sets, if not the plan's.
+        seed: If not the plan's.
+
+    Raises:
+        PlanError: No plan can have these.
+    """
+    if rows in {None, rows_of(plan)} and sobol_sets is None and seed is None:
+        return plan
+    changes = {"rows": rows, "sobol_sets": sobol_sets, "seed": seed}
+    fields = plan.to_fields()
+    sketch, privacy = (_table(fields, key) for key in ("sketch", "privacy"))
+    del fields["format"], privacy["mechanism"]
+    sketch |= {key: value for key, value in changes.items() if value is not None}
+    return Plan.from_fields({**fields, "sketch": sketch, "privacy": privacy}, plan.parameters)
+
+
+def pure(plan: Plan) -> Plan:
+    """The plan at δ = 0: itself, if it is."""
+    return plan.replace_privacy(delta="0") if plan.privacy.delta else plan
+
+
+def concentrated(plan: Plan) -> Plan | PlanError:
+    """The plan at its δ above 0 (itself), or at :data:`DELTA`; the error where that cannot be calibrated here."""
+    if plan.privacy.delta:
+        return plan
+    try:
+        if plan.privacy.cohort is None:
+            return plan.replace_privacy(delta=DELTA, total_delta=DELTA)
+        # What is kept of δ for failures of the protocol makes the ledger count a little more than ε.
+        total = max(plan.privacy.total_epsilon, 2 * plan.privacy.epsilon)
+        return plan.replace_privacy(delta=DELTA, total_delta=DELTA, total_epsilon=total)
+    except PlanError as error:
+        return error
+
+
+def _table(fields: Mapping[str, object], key: str) -> dict[str, object]:
+    table = fields[key]
+    assert isinstance(table, dict), "a table of every plan"
+    return dict(table)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What was guessed of a window: with classes, of one of them.
+
+    Attributes:
+        records: n.
+        density: k̄, the mean kernel at a query.
+        clients: From whom the records come.
+    """
+
+    records: int
+    density: float
+    clients: int
+
+    @property
+    def kernel_sum(self) -> float:
+        """n·k̄: a typical answer, in records."""
+        return self.records * self.density
+
+    @classmethod
+    def checked(cls, plan: Plan, records: int, density: float, clients: int | None) -> Self:
+        """Guesses that do not contradict the plan.
+
+        Args:
+            plan: Of which they are.
+            records: n.
+            density: k̄.
+            clients: None: as many as fill their bound, else one a record.
+
+        Raises:
+            ValueError: One is out of range, or contradicts the plan.
+        """
+        if records < 1:
+            raise ValueError(f"records: got {records}, expected a number from 1")
+        if not 0.0 < density < 1.0:
+            raise ValueError(f"density: got {density:g}, expected a mean kernel above 0 and below 1")
+        most = plan.privacy.records_per_client
+        if clients is None:
+            clients = math.ceil(records / (most or 1))
+        if not 1 <= clients <= records:
+            raise ValueError(f"clients: got {clients}, expected a number from 1 to that of records, {records}")
+        if most is not None and records > most * clients:
+            raise ValueError(
+                f"records: got {records}, but {clients} clients contribute at most "
+                f"privacy.records_per_client = {most} each, {most * clients} in all"
+            )
+        return cls(records, density, clients)
+
+    def noised(self, plan: Plan) -> int:
+        """How many clients add all of the plan's noise to what they send: all of them in mode ``local``, else 1."""
+        return 1 if plan.privacy.local is None else self.clients
+
+    def cohorts(self, cohort: Cohort) -> int:
+        """Into how many cohorts of a secure sum the clients fall at one gateway, at least one."""
+        if cohort.pool:  # none is drawn from fewer
+            return max(1, (self.clients - cohort.pool) // cohort.size + 1)
+        return -(-self.clients // cohort.size)
+
+    def in_cohorts(self, cohort: Cohort) -> int:
+        """How many of the clients are in one of them: with a pool, fewer than it are left over."""
+        return min(self.clients, self.cohorts(cohort) * cohort.size)
+
+
+Floats = npt.NDArray[np.float64]
+#: From a spread to records and queries; the mean kernel moves from one end to the other as the spread grows.
+Population = Callable[[float], tuple[Any, Any]]
+
+QUERIES: Final = 64
+SEED: Final = 20210426
+_CLOSE: Final = 0.005  # a density is met so closely, where one is met at all
+_SPREADS: Final = (2.0**-30, 2.0**3)  # of a column's range: records in one place, and evenly over the bounds
+_HALVINGS: Final = 48
+_SET_IDS: Final = 32
+_CORNER: Final = 0.02  # of a column's range: how widely queries lie about a corner
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """A made-up population and queries to it.
+
+    Attributes:
+        records: What :meth:`hushsum.Sketch.add` takes: (n, d) float64, or n sets.
+        queries: :data:`QUERIES` of them, as answers take them.
+        kernels: (n, :data:`QUERIES`): the exact kernel of each record and query.
+    """
+
+    records: Any
+    queries: Any
+    kernels: Floats
+
+    @property
+    def density(self) -> float:
+        """The mean kernel, over all records and queries."""
+        return float(self.kernels.mean())
+
+    @property
+    def root_density(self) -> float:
+        """The mean of √k: RACE's f̃ is so many times the number of records."""
+        return float(np.sqrt(np.maximum(self.kernels, 0.0)).mean())
+
+
+def stand_in(plan: Plan, density: float, records: int, *, seed: int = SEED) -> StandIn:
+    """So many made-up records whose mean kernel at made-up queries is about this.
+
+    Raises:
+        ValueError: No such records lie within the plan's bounds; it names what can be had.
+    """
+    ends: list[StandIn] = []
+    for population, spreads in _populations(plan, records, PublicSeed(seed)):
+        ends += [_at(plan.family, population, spread) for spread in spreads]
+        if _between(ends[-2:], density):
+            return _fitted(plan.family, population, spreads, density)
+    if _between(ends, density):  # where one way to lie ends and the next begins, but for the luck of the draw
+        return min(ends, key=lambda end: abs(end.density - density))
+    reached = sorted(end.density for end in ends)
+    kernel = "mean loss" if plan.family.name == "paired" else "mean kernel"
+    raise ValueError(
+        f"density: got {density:g}, expected from {reached[0]:.3g} to {reached[-1]:.3g}: "
+        f"the {kernel} that made-up records within the plan's bounds have at a query"
+    )
+
+
+def _between(ends: list[StandIn], density: float) -> bool:
+    return min(end.density for end in ends) <= density <= max(end.density for end in ends)
+
+
+def _fitted(family: Family, population: Population, spreads: tuple[float, float], density: float) -> StandIn:
+    low, high = (math.log2(spread) for spread in spreads)
+    falls = _at(family, population, spreads[0]).density > density
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = _at(family, population, 2.0**middle)
+        if abs(found.density / density - 1.0) < _CLOSE:
+            return found
+        low, high = (middle, high) if (found.density > density) == falls else (low, middle)
+    return _at(family, population, 2.0**low)
+
+
+def _at(family: Family, population: Population, spread: float) -> StandIn:
+    some, queries = population(spread)
+    return StandIn(some, queries, family.kernel(some, queries))
+
+
+def _populations(plan: Plan, records: int, seed: PublicSeed) -> list[tuple[Population, tuple[float, float]]]:
+    """Ways for records to lie, in the order in which they are tried, each with the ends of its spread."""
+    of_records, of_queries = (PublicStream(seed, f"advice/{part}") for part in ("records", "queries"))
+    if isinstance(plan.record, SetRecords):
+        return [(_sets(records, of_records, of_queries), (1.0, float(plan.record.universe)))]
+    dim = plan.vectors.dim
+    lower, upper = (np.array([float(end) for end in ends]) for ends in (plan.vectors.lower, plan.vectors.upper))
+    normals = of_records.normal(records * dim).reshape(records, dim)
+
+    def cloud(middle: Floats | float, around: Floats, share: float) -> Floats:
+        places = np.abs(np.mod(middle + share * around + 1.0, 2.0) - 1.0)  # mirrored at 0 and at 1
+        return np.asarray(lower + places * (upper - lower), np.float64)
+
+    centre = 0.25 + 0.5 * PublicStream(seed, "advice/centre").uniform(dim)
+    if plan.family.name == "paired":
+        models = _models(plan.family, of_queries)
+        return [(lambda share: (cloud(centre, normals, share), models), _SPREADS)]
+    about = of_queries.normal(QUERIES * dim).reshape(QUERIES, dim)
+    return [
+        (lambda share: (cloud(centre, normals, share), cloud(centre, about, share)), _SPREADS),
+        (lambda share: (cloud(0.0, normals, share), cloud(1.0, about, max(share, _CORNER))), _SPREADS),
+    ]
+
+
+def _sets(records: int, of_records: PublicStream, of_queries: PublicStream) -> Population:
+    mine, asked = (
+        stream.uniform(count * _SET_IDS).reshape(count, _SET_IDS)
+        for stream, count in ((of_records, records), (of_queries, QUERIES))
+    )
+
+    def drawn(uniforms: Floats, pool: float) -> list[npt.NDArray[np.int64]]:
+        return [np.unique(ids) for ids in np.floor(uniforms * pool).astype(np.int64)]
+
+    return lambda pool: (drawn(mine, pool), drawn(asked, pool))
+
+
+def _models(family: Family, stream: PublicStream) -> Floats:
+    coefficients = stream.normal(QUERIES * family.query_dim).reshape(QUERIES, family.query_dim)
+    fields = family.to_fields()
+    if "norm_bound" not in fields:
+        return coefficients
+    # The bound is on [θ, −1], or with the margin loss on θ.
+    room = float(str(fields["norm_bound"])) ** 2 - (fields["loss"] == "regression")
+    lengths = np.sqrt(np.square(coefficients).sum(axis=1, keepdims=True))
+    return np.asarray(coefficients / lengths * math.sqrt(max(room, 0.0)) / 2, np.float64)
+
 
 #: Seconds since some moment.
 Clock = Callable[[], float]

@@ -4,9 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
-from hushsum.advice.costs import Allowance, Costs
-from hushsum.advice.guesses import Guesses
-from hushsum.advice.sizes import rows_of
+from hushsum.advice.costs import Allowance, Costs, Guesses, rows_of
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
 

@@ -5,14 +5,14 @@ declared share of the population's total ε pays for one look: report noisy max 
 (:mod:`hushsum.privacy.noisy_max`). The ledger is charged first; then the winner is drawn, and nothing else leaves.
 
 **Sensitivity.** What is looked at are sums of integers, one a record, from 0 to 4096, which depend on that record alone
-(:mod:`hushsum.choosing.contributions`). So a record moves each sum by at most 4096, a client with at most m of them by
+(:mod:`hushsum.choosing.utilities`). So a record moves each sum by at most 4096, a client with at most m of them by
 4096·m; the utility −|sum − target|, whose target is public, moves by no more.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from hushsum.choosing.question import Choice, bandwidth_question, draw, rows_question
+from hushsum.choosing.selection import Choice, bandwidth_question, draw, rows_question
 from hushsum.entropy import OsEntropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan

@@ -5,8 +5,8 @@ product. A family knows its own parameters and nothing of a plan: :mod:`hushsum.
 validates with it.
 """
 
-from hushsum import acceleration
-from hushsum.families.family import Answer, Family, Increments, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum import compiled
+from hushsum.families.base import Answer, Family, Increments, Records, RecordSchema, SetRecords, VectorRecords
 from hushsum.families.fourier import Fourier
 from hushsum.families.hashed import Hashed
 from hushsum.families.hermite import Hermite
@@ -41,13 +41,13 @@ def warm_up() -> None:
     Raises:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
-    if acceleration.enabled():
+    if compiled.enabled():
         from hushsum.families import vector_loops
-        from hushsum.families.fourier import fast as fourier_fast
+        from hushsum.families.fourier import engine_compiled as fourier_fast
         from hushsum.families.hermite import loops as hermite_loops
         from hushsum.families.lsh.compiled import engine as lsh_engine
         from hushsum.families.lsh.compiled import single_row
-        from hushsum.families.partition import fast as partition_fast
+        from hushsum.families.partition import engine_compiled as partition_fast
 
         for loops in (vector_loops, lsh_engine, single_row, fourier_fast, hermite_loops, partition_fast):
             loops.warm_up()

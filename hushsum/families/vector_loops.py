@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hushsum.acceleration import compiled
-from hushsum.families.family import Float32
+from hushsum.compiled import compiled
+from hushsum.families.base import Float32
 
 
 @compiled

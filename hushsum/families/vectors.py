@@ -1,26 +1,37 @@
 """Vector records as float32: read, clipped to the public bounds, transformed, centred on their midpoint.
 
 This is part of the definition of a family's bytes: coordinates are cast to float32 (round to nearest; those of a list
-by way of float64, row by row: :mod:`hushsum.families.vector_rows`), clipped to
-float32 of the bounds, put through the plan's transforms (:mod:`hushsum.families.transforms`), clipped to the bounds
-that follow for what comes out, and less float32 of their midpoint in float32 arithmetic. A real of the plan becomes
-float32 by way of float64. A :class:`VectorSpace` does all of it; a :class:`Box` is the part without transforms.
+by way of float64, row by row), clipped to float32 of the bounds, put through the plan's transforms
+(:mod:`hushsum.families.transforms`), clipped to the bounds that follow for what comes out, and less float32 of their
+midpoint in float32 arithmetic. A real of the plan becomes float32 by way of float64. A :class:`VectorSpace` does all of
+it; a :class:`Box` is the part without transforms.
+
+**Arrays and lists.** An array has a type that its owner chose. A list has none: NumPy would give it one that suits all
+of its rows, so that one record would change the last bits of the others, or have them refused. So each row of a list is
+*defined* as what it is alone, in float64, and one that is no row of d numbers is NaN, which drops alone. Many rows at
+once are a short cut, taken only where it gives the same.
+
+**Rounding.** A record's coordinates are rounded to float32 before anything else, so far from 0 they become coarse,
+whatever the bandwidth: Unix times lie on a grid of 128 seconds. Here is a bound on that, for plans to refuse it and for
+``kernel_error`` to hold it.
 """
 
+from array import array
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from itertools import chain
+from numbers import Number
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError, RecordError
-from hushsum.families import rounding
-from hushsum.families.family import Float32, Records, RecordSchema, VectorRecords
-from hushsum.families.transforms import Float64, Transforms, UnitNorm, float32
-from hushsum.families.vector_rows import readable
+from hushsum.families.base import Float32, Records, RecordSchema, VectorRecords
+from hushsum.families.transforms import Float64, Linear, Scale, Transforms, UnitNorm, float32
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 
@@ -186,8 +197,8 @@ class VectorSpace:
     @property
     def rounding(self) -> Float64:
         """(d',): how far float32 may put a difference of two points within the bounds from that of the exact ones."""
-        errors = rounding.of_points(self.box.lower, self.box.upper, self.transforms)
-        return rounding.of_pairs(errors, self.sizes if self.centred else None)
+        errors = of_points(self.box.lower, self.box.upper, self.transforms)
+        return of_pairs(errors, self.sizes if self.centred else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,10 +275,166 @@ class Box:
 
 
 def _within(records: Float32, lower: Float32, upper: Float32) -> bool:
-    if acceleration.enabled():
+    if compiled.enabled():
         from hushsum.families import vector_loops
 
         return bool(vector_loops.within(records, lower, upper))
     if not len(records):
         return True
     return bool(np.all(records.min(axis=0) >= lower) and np.all(records.max(axis=0) <= upper))
+
+
+_BUFFERS: Final = (bytearray, memoryview, array)
+_TYPED: Final = (str, bytes, *_BUFFERS)  # sequences that NumPy reads by a type of their own
+_NUMBERS: Final = frozenset({float, int, bool, np.float64, np.float32})  # that float64 holds, or rounds once
+_INT64: Final = 2.0**63  # from here on an integer's row may be of another type
+_CHUNK: Final = 1024
+
+
+def rows_of(records: Any) -> list[Any] | None:
+    """The items of what has no type for all of them: a list, another sequence, an array of objects. Else None."""
+    if isinstance(records, np.ndarray):
+        untyped = records.dtype == np.object_ and records.ndim > 0 and not isinstance(records, np.ma.MaskedArray)
+        return list(records.tolist()) if untyped else None
+    return list(records) if isinstance(records, Sequence) and not isinstance(records, _TYPED) else None
+
+
+def is_one_record(rows: Sequence[Any]) -> bool:
+    """Whether a list is one vector, not a batch: numbers in it, and nothing that could be a row.
+
+    A list of bare numbers is one record by its caller's word; where a row stands among them, they are bad records.
+    """
+    try:
+        return all(map(_is_scalar, rows)) and any(map(_is_number, rows))
+    except Exception:  # noqa: BLE001 -- what raises when it is looked at is no number
+        return False
+
+
+def typed(records: Any) -> Any:
+    """What has a type for all of its items, as the array that it is; anything else as it came."""
+    if isinstance(records, np.ndarray) or not (hasattr(records, "__array__") or isinstance(records, _BUFFERS)):
+        return records
+    try:
+        return np.asarray(records)
+    except (ValueError, TypeError):  # no array after all: who expected one says so
+        return records
+
+
+def readable(records: Any, dim: int) -> Any:
+    """Records as an array that shows all of them: NaN for a row of a list that is no row of ``dim`` numbers.
+
+    Args:
+        records: Anything.
+        dim: d.
+
+    Returns:
+        (n, dim) float64 for what has no type; else what came, as the array that it is where it is one.
+    """
+    records = typed(records)
+    rows = rows_of(records)
+    if rows is None or (isinstance(records, np.ndarray) and records.shape[1:] not in ((), (dim,))):
+        return records
+    read = np.full((len(rows), dim), np.nan)
+    for start in range(0, len(rows), _CHUNK):
+        some, into = rows[start : start + _CHUNK], read[start : start + _CHUNK]
+        if not _read_at_once(some, into):
+            for record, row in zip(some, into, strict=True):
+                _read_row(record, row)
+    return read
+
+
+def _read_row(record: Any, row: Float64) -> None:
+    """The definition. What a record raises when it is read, it raises for itself alone."""
+    try:
+        if isinstance(record, Sized) and len(record) != len(row):
+            return  # before anything of that length is allocated
+        values = np.asarray(record)
+        if values.dtype == np.object_:
+            values = np.asarray(values.tolist())
+        if values.shape == row.shape and values.dtype.kind in "biuf" and not isinstance(record, np.ma.MaskedArray):
+            with np.errstate(over="ignore"):  # of more than 64 bits
+                row[:] = values.astype(np.float64)
+    except Exception:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
+        return
+
+
+def _read_at_once(records: list[Any], rows: Float64) -> bool:
+    """Whether rows that are surely numbers could be read together: arrays, or lists of Python's."""
+    kinds = set(map(type, records))
+    if kinds == {np.ndarray} and all(_is_row(record, rows.shape[1]) for record in records):
+        rows[:] = np.concatenate(records, dtype=np.float64, casting="same_kind").reshape(rows.shape)
+        return True
+    if not kinds <= {list, tuple} or set(map(len, records)) != {rows.shape[1]}:
+        return False
+    types = set(map(type, chain.from_iterable(records)))
+    if not types <= _NUMBERS:
+        return False
+    try:
+        numbers = np.array(records, np.float64)
+    except OverflowError:
+        return False
+    if int in types and bool((np.abs(numbers) >= _INT64).any()):
+        return False
+    rows[:] = numbers
+    return True
+
+
+def _is_row(record: npt.NDArray[Any], dim: int) -> bool:
+    return record.shape == (dim,) and record.dtype.kind in "biuf" and record.dtype.itemsize <= np.float64().itemsize
+
+
+def _is_number(item: Any) -> bool:
+    return getattr(item, "ndim", None) == 0 or isinstance(item, Number)
+
+
+def _is_scalar(item: Any) -> bool:
+    return item is None or isinstance(item, str | bytes) or _is_number(item)
+
+
+#: Rounding may move a kernel by so much, else the plan is refused.
+ROUNDING_MAX: Final = 1e-2
+
+_UNIT: Final = 2.0**-24  # of a number, relative to it
+_SLACK: Final = 1.001  # sums in float64 round as well, 2^29 times less
+
+
+def of_points(lower: Float32, upper: Float32, transforms: Transforms) -> Float64:
+    """(d',): how far a coordinate that the transforms give in float32 may be from the same without rounding.
+
+    Of points within [lower, upper], (d,) each. ``unit-norm`` starts from 0: there the exact kernel is that of the
+    rounded point (:meth:`hushsum.families.vectors.VectorSpace.exact`).
+    """
+    error = _UNIT * _reach(lower, upper)
+    for step in transforms.steps:
+        lower, upper = step.bounds(lower, upper)
+        if isinstance(step, UnitNorm):
+            error = np.zeros(len(lower))
+        elif isinstance(step, Scale):
+            error = np.abs(float32(step.factor)) * error + _UNIT * _reach(lower, upper)
+        elif isinstance(step, Linear):  # rounded, and clipped to bounds that were rounded
+            error = _SLACK * (np.abs(step.matrix.astype(np.float64)) @ error) + 2 * _UNIT * _reach(lower, upper)
+    return error
+
+
+def of_pairs(errors: Float64, sizes: Float32 | None) -> Float64:
+    """(d',): the same for a difference of two points; centred ones, up to ``sizes`` long, are rounded once more."""
+    return 2 * (errors if sizes is None else errors + _UNIT * sizes.astype(np.float64))
+
+
+def refuse(error: float, bandwidth: Fraction, key: str) -> None:
+    """Refuses a bandwidth that rounding does not leave alone; ``key`` is its table.
+
+    Raises:
+        PlanError: The kernel may be off by more than :data:`ROUNDING_MAX`.
+    """
+    if not error <= ROUNDING_MAX:
+        least = float(bandwidth) * error / ROUNDING_MAX
+        expected = (
+            f"more than about {least:.3g}, or columns shifted so that their bounds are near 0: with coordinates "
+            f"of 32 bits the kernel may be off by {min(error, 1.0):.2g}, and at most {ROUNDING_MAX} is allowed"
+        )
+        raise PlanError(f"{key}.bandwidth", real_text(bandwidth), expected)
+
+
+def _reach(lower: Float32, upper: Float32) -> Float64:
+    return np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64)

@@ -2,8 +2,8 @@
 
 Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence and window (varints, the window zigzag),
 as a delta begins; then the words of all counters of all classes and of all count counters
-(:class:`hushsum.privacy.words.Words`), each with the plan's own noise, drawn whole. There is no number of records and
-no run: nothing but noised counters, and as many bytes for a client without records as for any other.
+(:class:`hushsum.privacy.modular_words.Words`), each with the plan's own noise, drawn whole. There is no number of
+records and no run: nothing but noised counters, and as many bytes for a client without records as for any other.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from hushsum.delta import DeltaId, opened, pack_header
 from hushsum.entropy import Entropy
 from hushsum.errors import DeltaError, GuaranteeError, Reason, SecureSumError
 from hushsum.plan import Plan
-from hushsum.privacy.words import Words
+from hushsum.privacy.modular_words import Words
 
 Int64 = npt.NDArray[np.int64]
 

@@ -13,15 +13,15 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.entropy import Entropy
 from hushsum.noise.discrete_gaussian import DiscreteGaussian
 from hushsum.noise.discrete_laplace import DiscreteLaplace
-from hushsum.noise.k_rr import KRR
 from hushsum.noise.one_bit import OneBit
 from hushsum.noise.polya import PolyaShare
-from hushsum.noise.projective import Projective, projective_order
+from hushsum.noise.projective_geometry import Projective, projective_order
 from hushsum.noise.randomiser import RANDOMISERS, Randomiser
+from hushsum.noise.randomized_response import KRR
 
 __all__ = [
     "KRR",
@@ -77,7 +77,7 @@ SAMPLERS: Final[Mapping[str, Callable[[Fraction], Sampler]]] = MappingProxyType(
 )
 
 #: One of h shares of the noise of that name and scale. Discrete Laplace noise is the sum of h Pólya shares, exactly; h
-#: discrete Gaussians of σ²/h sum to nearly the one of σ² (:mod:`hushsum.privacy.shares` says how nearly).
+#: discrete Gaussians of σ²/h sum to nearly the one of σ² (:mod:`hushsum.privacy.distributed_gaussian` says how nearly).
 SHARES: Final[Mapping[str, Callable[[Fraction, int], Sampler]]] = MappingProxyType(
     {"discrete-laplace": PolyaShare, "discrete-gaussian": lambda scale, shares: DiscreteGaussian(scale / shares)}
 )
@@ -89,10 +89,15 @@ def warm_up() -> None:
     Raises:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
-    if acceleration.enabled():
-        from hushsum.noise import digits_fast, projective_fold_fast, responses_fast, strips_fast
+    if compiled.enabled():
+        from hushsum.noise import (
+            gaussian_envelope_loops,
+            geometric_digits_loops,
+            projective_geometry_loops,
+            randomiser_loops,
+        )
 
-        digits_fast.warm_up()
-        strips_fast.warm_up()
-        projective_fold_fast.warm_up()
-        responses_fast.warm_up()
+        geometric_digits_loops.warm_up()
+        gaussian_envelope_loops.warm_up()
+        projective_geometry_loops.warm_up()
+        randomiser_loops.warm_up()

@@ -1,11 +1,11 @@
 """The discrete Gaussian distribution P(k) ∝ e^(−k²/2σ²) on all integers, drawn exactly (MATH: exact samplers).
 
-Rejection from an envelope of strips with integer weights (:mod:`hushsum.noise.strips`). A draw takes 16 bytes: 32 bits
-choose a strip, 32 are the first bits of U, and the other word holds the place within the strip and a sign. It is kept
-if U < p, p = C·e^(−x²/2σ²)/W_j; minus zero is not (where w = 1, strip 0 weighs half instead, and it is). Nearly always
-the first bits of U lie below all p of the strip, or clear of p's fixed-point value: the rest is decided by as many
-bits of both as it takes. So is the tail, once in 2^32 draws. That makes it exact, at distance 0 from the distribution
-and of unbounded support, given uniform bytes.
+Rejection from an envelope of strips with integer weights (:mod:`hushsum.noise.gaussian_envelope`). A draw takes 16
+bytes: 32 bits choose a strip, 32 are the first bits of U, and the other word holds the place within the strip and a
+sign. It is kept if U < p, p = C·e^(−x²/2σ²)/W_j; minus zero is not (where w = 1, strip 0 weighs half instead, and it
+is). Nearly always the first bits of U lie below all p of the strip, or clear of p's fixed-point value: the rest is
+decided by as many bits of both as it takes. So is the tail, once in 2^32 draws. That makes it exact, at distance 0 from
+the distribution and of unbounded support, given uniform bytes.
 
 Its time depends on what is drawn, if little: draw where nobody can measure it.
 """
@@ -19,11 +19,10 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.acceleration import enabled
+from hushsum.compiled import enabled
 from hushsum.entropy import Entropy
-from hushsum.noise.strips import ACCEPTANCE_BITS, CHOICE_BITS, Strips, strips
-from hushsum.noise.strips_plain import settle
-from hushsum.noise.words import below, check_draws, read, word, wrapped
+from hushsum.noise.gaussian_envelope import ACCEPTANCE_BITS, CHOICE_BITS, Strips, settle, strips
+from hushsum.noise.random_words import below, check_draws, read, word, wrapped
 
 SCALE_MIN: Final = Fraction(1, 2**16)  # of σ²
 SCALE_MAX: Final = 2**90
@@ -148,9 +147,9 @@ class _Undecided(NamedTuple):
 def _loop(size: int) -> Settle:
     if size < _FAST_DRAWS or not enabled():
         return settle
-    from hushsum.noise import strips_fast
+    from hushsum.noise import gaussian_envelope_loops
 
-    return strips_fast.settle
+    return gaussian_envelope_loops.settle
 
 
 def _resolve(envelope: Strips, draw: _Undecided, entropy: Entropy) -> int | None:

@@ -18,11 +18,11 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.acceleration import enabled
+from hushsum.compiled import enabled
 from hushsum.entropy import Entropy
-from hushsum.noise.digits import WORD, WORD_BITS, Digits, Int64, UInt16, differences, digits
-from hushsum.noise.thresholds import Form
-from hushsum.noise.words import below_tied, check_draws, read, wrapped
+from hushsum.noise.exp_thresholds import Form
+from hushsum.noise.geometric_digits import WORD, WORD_BITS, Digits, Int64, UInt16, differences, digits
+from hushsum.noise.random_words import below_tied, check_draws, read, wrapped
 
 SCALE_MAX: Final = 2**48  # int64 then holds every draw, but for an event of probability e^(−2^14)
 SCALE_MIN: Final = Fraction(1, 2**48)  # so that 1/scale is a float for the error bars
@@ -124,9 +124,9 @@ def _tie(position: int, start: int, group: int) -> _Tie:
 def _loop(size: int) -> Differences:
     if size < _FAST_DRAWS or not enabled():
         return differences
-    from hushsum.noise import digits_fast
+    from hushsum.noise import geometric_digits_loops
 
-    return digits_fast.differences
+    return geometric_digits_loops.differences
 
 
 def _resolve(draws: Int64, tie: _Tie, table: Digits, entropy: Entropy) -> None:

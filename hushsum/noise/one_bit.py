@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.entropy import Entropy
-from hushsum.noise.checks import check_parameters, check_values
-from hushsum.noise.uniform import Blocks, check_total, uniform
+from hushsum.noise.random_words import Blocks, check_total, uniform
+from hushsum.noise.validation import check_parameters, check_values
 
 Int64 = npt.NDArray[np.int64]
 

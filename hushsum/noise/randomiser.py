@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.entropy import Entropy
-from hushsum.noise.k_rr import KRR
-from hushsum.noise.projective import Projective
+from hushsum.noise.projective_geometry import Projective
+from hushsum.noise.randomized_response import KRR
 
 
 class Randomiser(Protocol):

@@ -8,10 +8,13 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, Missing, PlanError
-from hushsum.noise.projective import projective_order
+from hushsum.noise.projective_geometry import projective_order
 from hushsum.privacy.claim import Claim
+from hushsum.privacy.distributed_gaussian import SHARE_MIN
+from hushsum.privacy.exact_numbers import SIGNIFICANT_DIGITS, notch_of, numeral
+from hushsum.privacy.likelihood_ratios import check_drawn, ratio_within
 from hushsum.privacy.local_mode import PROJECTIVE, Reports
-from hushsum.privacy.mechanism import (
+from hushsum.privacy.mechanisms import (
     DISCRETE_GAUSSIAN,
     DISCRETE_LAPLACE,
     REPORT_EPSILON_MAX,
@@ -19,9 +22,6 @@ from hushsum.privacy.mechanism import (
     scale_fits,
     scales_text,
 )
-from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, notch_of, numeral
-from hushsum.privacy.ratios import check_drawn, ratio_within
-from hushsum.privacy.shares import SHARE_MIN
 from hushsum.privacy.verifier import scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import Sensitivity

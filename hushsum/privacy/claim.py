@@ -7,7 +7,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.cohort import FAILURE, FAILURE_DRAWN
 from hushsum.privacy.local_mode import Reports
-from hushsum.privacy.relation import CLIENT, UNITS, is_delta, is_positive
+from hushsum.privacy.relations import CLIENT, UNITS, is_delta, is_positive
 
 
 @dataclass(frozen=True)

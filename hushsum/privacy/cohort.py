@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import Missing, PlanError
-from hushsum.privacy.degrees import DEGREE_MAX, Degrees, degrees
+from hushsum.privacy.neighbour_graph import DEGREE_MAX, Degrees, degrees
 from hushsum.privacy.pool import BAD_DRAW, corrupt_drawn
 from hushsum.schedule import duration, duration_text
 from hushsum.schema import Table

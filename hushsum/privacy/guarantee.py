@@ -9,12 +9,11 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.calibration import round_up
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.cohort_statement import TAKING_PART, cohort_text
+from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.local_mode import LocalMode
-from hushsum.privacy.local_statement import REPEATED, REPORTING, SUBMITTING, local_text
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.numerals import numeral
-from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, Mechanism
+from hushsum.privacy.mode_statements import REPEATED, REPORTING, SUBMITTING, TAKING_PART, cohort_text, local_text
+from hushsum.privacy.relations import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
 from hushsum.schema import Table
 
 CENTRAL: Final = "central"

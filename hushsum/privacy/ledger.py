@@ -14,10 +14,10 @@ from typing import Final, Self
 
 from hushsum.canonical import real, real_text
 from hushsum.errors import LedgerError
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import Spend
-from hushsum.privacy.plain_words import account_told
-from hushsum.privacy.relation import FREE, Cost
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import Spend
+from hushsum.privacy.relations import FREE, Cost
+from hushsum.privacy.statement import account_told
 
 #: 2: spends hold their events, which version 1 would not read; the tables are the same.
 FORMAT_VERSION: Final = 2

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from hushsum.errors import PlanError
-from hushsum.noise.projective_points import dimension_of, points
+from hushsum.noise.projective_geometry import dimension_of, points
 from hushsum.schema import Table
 
 SILO: Final = "silo"

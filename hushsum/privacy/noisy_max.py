@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.entropy import Entropy
-from hushsum.noise.thresholds import Form, ProbabilityThreshold
-from hushsum.noise.words import below, word
+from hushsum.noise.exp_thresholds import Form, ProbabilityThreshold
+from hushsum.noise.random_words import below, word
 from hushsum.privacy.calibration import round_up
-from hushsum.privacy.event import REPORT_NOISY_MAX, Event
+from hushsum.privacy.events import REPORT_NOISY_MAX, Event
 from hushsum.sensitivity import Sensitivity
 
 _BITS: Final = 64  # of a first word

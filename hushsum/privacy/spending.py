@@ -5,10 +5,9 @@ from math import prod
 from typing import Final, Protocol
 
 from hushsum.errors import GuaranteeError
-from hushsum.privacy.event import ONE_REPORT, TUMBLING, Event, Spend
+from hushsum.privacy.events import ONE_REPORT, TUMBLING, Event, Shares, Spend
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.mechanism import DISCRETE_LAPLACE
-from hushsum.privacy.noise_shares import Shares
+from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 from hushsum.privacy.spec import PrivacySpec
 from hushsum.sensitivity import Sensitivity
 

@@ -6,13 +6,13 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError
-from hushsum.noise.projective_points import is_prime
+from hushsum.noise.projective_geometry import is_prime
 from hushsum.privacy.claim import Claim
+from hushsum.privacy.distributed_gaussian import SHARE_MIN, rho_of_shares
+from hushsum.privacy.exact_numbers import SIGNIFICANT_DIGITS, numeral
+from hushsum.privacy.likelihood_ratios import check_drawn, verify_randomiser
 from hushsum.privacy.local_mode import Reports
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
-from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, numeral
-from hushsum.privacy.ratios import check_drawn, verify_randomiser
-from hushsum.privacy.shares import SHARE_MIN, rho_of_shares
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
 from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
 
@@ -25,7 +25,7 @@ def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None
     Discrete Laplace noise of scale b on every counter is pure ε where the counters of two neighbours differ by at most
     b·ε in L1 norm; discrete Gaussian noise is ρ-zCDP, where ρ = Δ2²/(2σ²) and they differ by at most Δ2 in L2 norm
     (Canonne, Kamath and Steinke 2020, Theorem 14). The test of the number of clients is pure, and its ε adds. Reports
-    of likelihood ratio λ are pure ε where λ^m ≤ e^ε (:mod:`hushsum.privacy.ratios`).
+    of likelihood ratio λ are pure ε where λ^m ≤ e^ε (:mod:`hushsum.privacy.likelihood_ratios`).
 
     Args:
         mechanism: What the plan says will be drawn.

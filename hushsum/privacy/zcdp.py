@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Final
 
-from hushsum.noise.thresholds import exp_minus
+from hushsum.noise.exp_thresholds import exp_minus
 
 _OCTAVES: Final = (-16, 48)  # of α − 1: the best order is near 1 + √(ln(1/δ)/ρ)
 _STEPS: Final = 16  # orders an octave: a sixteenth between neighbours costs at most 0.12 % of ρ

@@ -14,34 +14,24 @@
 Each step is answered once. Whatever does not fit kills the machine: it raises, forgets its secrets, and says nothing
 more. So it never reveals both shares of one neighbour, signs a second set of survivors, sends a second vector, or
 reveals before a quorum has signed what it has signed itself.
+
+Events say what happened to the client; effects say what its shell must do.
 """
 
 import enum
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory
 from hushsum.entropy import Entropy
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import messages
 from hushsum.secure_sum.bitmaps import bitmap_bytes, flags_of
-from hushsum.secure_sum.client_events import (
-    CountAttempt,
-    Effect,
-    Event,
-    Opened,
-    Revealed,
-    Send,
-    SendVector,
-    ServerMessage,
-    SpendWindow,
-    Spent,
-)
-from hushsum.secure_sum.contribution import Belongings, Share
+from hushsum.secure_sum.client_secrets import Belongings, Share
 from hushsum.secure_sum.messages import CONTRIBUTION_BYTES, SEALED_BYTES, Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import (
@@ -54,7 +44,7 @@ from hushsum.secure_sum.roster import (
     is_advertised,
     vouched_key,
 )
-from hushsum.signatures import SIGNATURE_BYTES, SigningKey
+from hushsum.signing import SIGNATURE_BYTES, Directory, SigningKey
 
 __all__ = [
     "ClientRound",
@@ -70,6 +60,56 @@ __all__ = [
     "SpendWindow",
     "Spent",
 ]
+
+
+@dataclass(frozen=True)
+class ServerMessage:
+    """The server's next message."""
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The attempt that was asked for is durably counted."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The window is durably charged, and its records will never be submitted again."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """A message for the server."""
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class CountAttempt:
+    """One more attempt of this window is to be counted, durably; if it may be made, say :class:`Opened`."""
+
+
+@dataclass(frozen=True)
+class SpendWindow:
+    """The window is to be charged, durably; then say :class:`Spent`. Nothing of the vector has left before."""
+
+
+@dataclass(frozen=True)
+class SendVector:
+    """The packed masked vector, whole, for the server."""
+
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """The client's part is done; what became of the sum is the service's to say."""
+
+
+Event = ServerMessage | Opened | Spent
+Effect = Send | CountAttempt | SpendWindow | SendVector | Revealed
 
 
 class ClientStep(enum.Enum):

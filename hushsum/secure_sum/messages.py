@@ -25,10 +25,10 @@ import struct
 from typing import Final, NamedTuple
 
 from hushsum.errors import SecureSumError
-from hushsum.secure_sum.agreement import KEY_BYTES, SEED_BYTES, TAG_BYTES
 from hushsum.secure_sum.bitmaps import bitmap_bytes
+from hushsum.secure_sum.key_agreement import KEY_BYTES, SEED_BYTES, TAG_BYTES
 from hushsum.secure_sum.parameters import ROUND_BYTES, RoundParameters
-from hushsum.signatures import SIGNATURE_BYTES
+from hushsum.signing import SIGNATURE_BYTES
 
 FORMAT: Final = 1
 HASH_BYTES: Final = 32

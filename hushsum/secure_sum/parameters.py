@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Final
 
 from hushsum.plan import Plan
-from hushsum.privacy.words import Words
-from hushsum.secure_sum.agreement import Occasion
-from hushsum.signatures import KEY_BYTES
+from hushsum.privacy.modular_words import Words
+from hushsum.secure_sum.key_agreement import Occasion
+from hushsum.signing import KEY_BYTES
 
 ROUND_BYTES: Final = 32
 

@@ -10,15 +10,14 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory, Role
 from hushsum.errors import DirectoryError, SecureSumError
 from hushsum.labels import ADVERTISEMENT, CONSENT, CONTRIBUTION, GRAPH, ROSTER
-from hushsum.secure_sum.agreement import KeyPair, framed
 from hushsum.secure_sum.bitmaps import Flags
-from hushsum.secure_sum.graph import order
+from hushsum.secure_sum.key_agreement import KeyPair, framed
 from hushsum.secure_sum.messages import KEYS_BYTES, Advertisement, Keys, pack_member, read_member
+from hushsum.secure_sum.neighbour_graph import order
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.signatures import SigningKey, VerifyKey
+from hushsum.signing import Directory, Role, SigningKey, VerifyKey
 
 _COUNT_BYTES: Final = 2
 #: Whose it is does not matter: with any of them a point of small order is found out.

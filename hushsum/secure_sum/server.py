@@ -22,10 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import messages
-from hushsum.secure_sum.assembly import ASKED, Assembly, Told
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server_events import (
@@ -44,6 +42,8 @@ from hushsum.secure_sum.server_events import (
     Uploaded,
     Vanished,
 )
+from hushsum.secure_sum.server_state import ASKED, Assembly, Told
+from hushsum.signing import Directory
 
 __all__ = [
     "Await",

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.secure_sum import agreement, masks, shamir
-from hushsum.secure_sum.agreement import Occasion
+from hushsum.secure_sum import key_agreement, shamir
 from hushsum.secure_sum.bitmaps import Flags
+from hushsum.secure_sum.key_agreement import Occasion
 from hushsum.secure_sum.messages import SHARE_BYTES
 from hushsum.secure_sum.roster import Roster
 
@@ -109,22 +109,22 @@ class Unmasking:
         most = max(1, self._corrupt)
         return [holder for holder in sorted(self._doubted) if self._contradicted(holder) > most]
 
-    def remove(self, words: masks.WordArray) -> None:
+    def remove(self, words: key_agreement.WordArray) -> None:
         """Takes all masks off the sum of the survivors' vectors, in place."""
         added: list[bytes] = []
         subtracted: list[bytes] = []
         for member, seed in self._seeds.items():
             client_id = self._roster.ids[member]
             if self._survivors[member]:
-                subtracted.append(agreement.self_mask_key(seed, self._occasion, client_id))
+                subtracted.append(key_agreement.self_mask_key(seed, self._occasion, client_id))
                 continue
-            pair = agreement.mask_key_pair(seed, self._occasion, client_id)
+            pair = key_agreement.mask_key_pair(seed, self._occasion, client_id)
             for neighbour in self._neighbours[member]:
                 if self._survivors[neighbour]:
                     other, keys = self._roster.ids[neighbour], self._roster.keys[neighbour]
-                    key = agreement.pair_mask_key(pair, keys.mask, self._occasion, client_id, other)
+                    key = key_agreement.pair_mask_key(pair, keys.mask, self._occasion, client_id, other)
                     (subtracted if neighbour < member else added).append(key)
-        masks.apply(words, added, subtracted)
+        key_agreement.apply(words, added, subtracted)
 
     def _holders(self, member: int) -> list[int]:
         """Neighbours that have revealed a share of this member's: first those to be trusted, those in doubt last."""
@@ -191,8 +191,8 @@ class Unmasking:
     def _is_seed(self, member: int, seed: bytes) -> bool:
         client_id = self._roster.ids[member]
         if self._survivors[member]:
-            return agreement.self_mask_check(seed, self._occasion, client_id) == self._checks[member]
-        return agreement.mask_key_pair(seed, self._occasion, client_id).public == self._roster.keys[member].mask
+            return key_agreement.self_mask_check(seed, self._occasion, client_id) == self._checks[member]
+        return key_agreement.mask_key_pair(seed, self._occasion, client_id).public == self._roster.keys[member].mask
 
     def __repr__(self) -> str:
         return f"Unmasking({len(self._revealed)} of {int(self._survivors.sum())} revealed)"

@@ -34,11 +34,11 @@ import hushsum as hs
 from hushsum.entropy import OsEntropy
 from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
-from hushsum.local.layout import bit_of, choice_of
+from hushsum.local.reports import bit_of, choice_of
 from hushsum.outcomes import decide
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.noisy_max import scale_for, win_probabilities
 from hushsum.releases import Release
 from hushsum_simulator.audit import exact

@@ -23,7 +23,7 @@ from edge_client.encoding import counters_of
 from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import OsEntropy
 from hushsum.local import silo
-from hushsum.local.layout import bit_of, choice_of
+from hushsum.local.reports import bit_of, choice_of
 from hushsum.plan import Plan
 from hushsum_simulator.audit.cases import (
     CLIENT,

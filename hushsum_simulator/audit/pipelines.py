@@ -38,9 +38,9 @@ from hushsum import outcomes
 from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import ContributionError
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.convert import entry_to_bytes

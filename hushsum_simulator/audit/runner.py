@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.relation import RECORD
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.relations import RECORD
 from hushsum.releases import spend_of
 from hushsum_simulator.audit import cases, empirical, exact, local, pipelines
 from hushsum_simulator.audit.cases import CLIENT, COLUMNS, Case, flat, seen_of

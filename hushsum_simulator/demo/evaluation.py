@@ -20,7 +20,7 @@ from aggregator.fold.state import Verdict, VerdictKind
 from hushsum import plots, query
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
-from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_simulator.data import ClientRecords, ExactSums, Floats, clip

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from edge_client import Config, EdgeClient, Policy, Stats, SystemRuntime
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum_simulator.data import ClientRecords
 from hushsum_simulator.demo.evaluation import SentDelta
 from hushsum_simulator.demo.services import Server, Shuffler

@@ -25,12 +25,11 @@ from aggregator import offline
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import Verdict
 from aggregator.shuffler.pool import KIND
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import PlanError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.releases import Release
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto import convert, convert_admin, convert_outcomes
 from hushsum_proto.credentials import Credentials
 from hushsum_proto.errors import WireError

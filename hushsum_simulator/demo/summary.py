@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from hushsum.privacy.numerals import numeral
+from hushsum.privacy.exact_numbers import numeral
 from hushsum_simulator.demo.evaluation import LIMIT, Residual
 
 _TEN_PERCENT: Final = 0.1

@@ -21,7 +21,7 @@ from aggregator.fold.state import Verdict, VerdictKind
 from hushsum import query
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
-from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.messages import ServiceStatus

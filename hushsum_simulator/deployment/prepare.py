@@ -17,14 +17,13 @@ import numpy as np
 from aggregator.auth.tokens import TokenTable, change_table, issue
 from aggregator.model import Scope
 from hushsum.delta_sizes import RECORDS_MAX
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.privacy.local_mode import SILO
 from hushsum.schedule import duration_text
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.authority import Authority
 from hushsum_simulator import data, plans
 from hushsum_simulator.data import Records, deal

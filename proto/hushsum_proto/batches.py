@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hushsum.labels import LOG_MESSAGE
-from hushsum.signatures import ED25519, SigningKey, VerifyKey
+from hushsum.signing import ED25519, SigningKey, VerifyKey
 from hushsum_proto.entries import ENTRY_FORMAT
 
 #: Of one message: an entry's place in it takes 16 bits of its position.

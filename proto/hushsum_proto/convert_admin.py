@@ -3,7 +3,7 @@
 from typing import Final
 
 from hushsum.errors import HushsumError
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from hushsum_proto.convert_outcomes import release_info_from_wire, release_info_to_wire
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from hushsum.signatures import SIGNATURE_BYTES
+from hushsum.signing import SIGNATURE_BYTES
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.rounds import (
     DirectoryChunk,

@@ -41,7 +41,7 @@ class CohortSumEntry(NamedTuple):
         window: Of the round.
         round: Its id, 32 bytes.
         submissions: How many clients' vectors, and so shares of noise, are in it.
-        sum: Packed as a masked vector is (``hushsum.privacy.words``).
+        sum: Packed as a masked vector is (``hushsum.privacy.modular_words``).
         arrived_ms: The gateway's clock, ms since 1970 UTC.
     """
 
@@ -63,7 +63,7 @@ class ReportsEntry(NamedTuple):
     """A batch of anonymous reports: nothing in it tells whose it is, whence it came or when.
 
     Attributes:
-        batch: Packed bytes (``hushsum.local.batches``).
+        batch: Packed bytes (``hushsum.local.report_batch``).
         shuffled: It came through the plan's shuffler, whose signature a gateway has checked.
         arrived_ms: The start of its window, ms since 1970 UTC.
     """

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum_proto.batches import BATCH_ENTRIES_MAX
 from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry
 
@@ -108,7 +108,7 @@ def _size(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _loops() -> ModuleType | None:
-    return _compiled() if acceleration.enabled() else None
+    return _compiled() if compiled.enabled() else None
 
 
 @cache

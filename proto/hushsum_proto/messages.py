@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from hushsum.privacy.event import Spend
-from hushsum.signatures import ED25519
+from hushsum.privacy.events import Spend
+from hushsum.signing import ED25519
 
 PROTOCOL_VERSIONS: Final = (1,)
 PAGE: Final = 100  # windows or spends, where nobody says how many

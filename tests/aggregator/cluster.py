@@ -13,7 +13,7 @@ from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry, partition_of
 from tests.aggregator.deltas import client_of, entry, tally

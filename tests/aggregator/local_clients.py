@@ -8,7 +8,7 @@ import numpy as np
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 from hushsum.local import silo
-from hushsum.local.batches import ReportBatch
+from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer

@@ -8,7 +8,7 @@ import numpy as np
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.local.batches import ReportBatch
+from hushsum.local.report_batch import ReportBatch
 from hushsum.local.silo import submission
 from hushsum_proto.entries import DeltaEntry, ReportsEntry
 from tests.plans import small_plan

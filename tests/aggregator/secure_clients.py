@@ -14,7 +14,6 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import SecureSumError
 from hushsum.labels import ENTRY
@@ -33,7 +32,7 @@ from hushsum.secure_sum.client import (
 )
 from hushsum.secure_sum.messages import Kind, round_of
 from hushsum.secure_sum.parameters import round_parameters
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, SigningKey
 from hushsum_proto import convert_rounds, metadata
 from hushsum_proto.rounds import (
     Enter,

@@ -11,7 +11,7 @@ from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.store import Store
 from aggregator.store.transaction import SqliteDatabase, Transaction
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.events import TUMBLING, Spend
 from hushsum.releases import spend_of
 from hushsum_proto.entries import LogEntry, SealEntry
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan

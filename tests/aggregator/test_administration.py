@@ -11,9 +11,9 @@ import pytest
 
 from aggregator.api.admin import AdminService
 from aggregator.errors import UnauthenticatedError
-from hushsum.privacy.account import Account
-from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.plain_words import account_told
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.statement import account_told
 from hushsum.releases import spend_of
 from hushsum_proto import convert_admin
 from hushsum_proto.errors import MalformedMessageError

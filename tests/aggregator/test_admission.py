@@ -14,9 +14,8 @@ from aggregator.fold.fold import Fold
 from aggregator.fold.state import Verdict, VerdictKind
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit
 from aggregator.model import Peer, PositionedEntry, Scope
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import PRODUCER_SKEW_MS, Batch, signed_batch
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert import entry_to_bytes

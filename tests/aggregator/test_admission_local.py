@@ -9,10 +9,9 @@ from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, a
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.topic import entries_topic
 from aggregator.model import PositionedEntry, entry_bytes_max
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import signed_batch
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.convert_batches import batch_to_bytes, is_seal

@@ -7,9 +7,8 @@ import pytest
 from aggregator.errors import LogError
 from aggregator.log.entries import PlainMessages, SignedMessages, admit_all
 from aggregator.model import PositionedEntry
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import signed_batch
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.convert_batches import batch_to_bytes

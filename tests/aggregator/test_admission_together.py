@@ -10,9 +10,8 @@ from aggregator.fold.fold import Fold
 from aggregator.log.entries import PlainMessages, SignedMessages, admit, admit_all
 from aggregator.model import PositionedEntry
 from aggregator.observability.metrics import Metrics
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, DeltaEntry, RefusedEntry, SealEntry
 from tests.aggregator.deltas import client_of, tally, tally_plan

@@ -25,7 +25,7 @@ from aggregator.ingest.validation import AnonymousReports, AttributedDeltas
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
 from aggregator.rate_limits import QuotaReservation
-from hushsum.varint import varint
+from hushsum.bitpacking import varint
 from hushsum_proto import metadata
 from hushsum_proto.answers import Status
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes

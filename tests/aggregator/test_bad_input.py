@@ -11,8 +11,8 @@ import pytest_asyncio
 from aggregator.app import Service
 from aggregator.offline import read_sealed
 from hushsum import Reason, Sketch
+from hushsum.bitpacking import varint
 from hushsum.delta import DeltaId
-from hushsum.varint import varint
 from hushsum_proto.answers import Answer, Fault, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan

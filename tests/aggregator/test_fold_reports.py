@@ -12,7 +12,7 @@ from aggregator.fold.fold import Fold
 from aggregator.fold.state import BLOCK, FoldState, RememberedKind, StreamKey, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header
 from hushsum.errors import Reason
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from hushsum.plan import Plan
 from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, ReportsEntry, SealEntry
 from tests.aggregator.deltas import client_of, tally_plan

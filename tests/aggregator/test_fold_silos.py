@@ -11,7 +11,7 @@ import pytest
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import Contribution, FoldState, RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header, renumbered
-from hushsum.delta_batch import reader_of
+from hushsum.delta_decoder import reader_of
 from hushsum.errors import Reason
 from hushsum.local.silo import unpack
 from hushsum.plan import Plan

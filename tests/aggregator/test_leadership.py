@@ -14,7 +14,7 @@ from aggregator.release.leader import Leadership
 from aggregator.release.releaser import Releaser
 from aggregator.workers.remote import RemoteFolds
 from hushsum.entropy import ReplayableEntropy
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum_proto.answers import ServiceReason
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import tally_plan

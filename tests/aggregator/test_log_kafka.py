@@ -15,9 +15,8 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.model import NewEntry, PositionedEntry
 from aggregator.runtime import SystemRuntime
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import Batch
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.convert_batches import batch_to_bytes

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from aggregator.errors import LogError
 from aggregator.log.entries import LogMessages, OpenedMessage, PlainMessages, SignedMessages
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DirectoryError, Reason
 from hushsum.labels import LOG_MESSAGE
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import BATCH_ENTRIES_MAX, Batch, signed_batch
 from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.errors import NewerEntryError

@@ -14,7 +14,7 @@ from aggregator.errors import PartitionStoppedError, ReceiptsError, ReleasingSto
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, spend_of
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.disk_site import DiskSite, client_for, disk_site, restore_store

@@ -11,8 +11,8 @@ from aggregator.plan_loading import plan_of, signature_of
 from aggregator.release.catalog import ReleaseCatalog
 from aggregator.store.store import Store, memory_store, open_sqlite_store
 from hushsum.errors import PlanError
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
+from hushsum.signing import SigningKey
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.reports import silo_plan
 from tests.aggregator.stores import PLAN, postgres_store

@@ -15,9 +15,9 @@ from aggregator.store.postgres import PostgresDatabase, PostgresSettings, transl
 from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
 from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
-from hushsum.privacy.event import TUMBLING
-from hushsum.signatures import SigningKey
+from hushsum.privacy.events import TUMBLING
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from hushsum_simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from hushsum_simulator.testbed.tcp_proxy import Fault
 from tests.aggregator.stores import (

@@ -13,7 +13,7 @@ from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings, vacuum
 from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum_simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import FENCE, MARK, PLAN, W, committed, fresh_schema, prepared, reserved, sealed
 from tests.brokers import left_out

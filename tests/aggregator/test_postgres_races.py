@@ -18,7 +18,7 @@ from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum_proto.entries import SealEntry
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (

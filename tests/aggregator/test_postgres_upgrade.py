@@ -15,7 +15,7 @@ from aggregator.runtime import SystemRuntime
 from aggregator.store import schema as postgres_schema
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (
     FENCE,

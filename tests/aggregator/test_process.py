@@ -20,7 +20,7 @@ from aggregator.log.sqlite import LOG_FILE
 from aggregator.observability.metrics import Metrics
 from aggregator.runtime import SystemRuntime, TaskSupervisor
 from aggregator.store.schema import STORE_FILE
-from hushsum.acceleration import VARIABLE
+from hushsum.compiled import VARIABLE
 from tests.plans import small_plan
 from tests.processes import ROOT
 from tests.services import RawClient, config_of, service_of

@@ -30,13 +30,12 @@ from aggregator.model import Peer, Scope
 from aggregator.secure import coordinator
 from aggregator.secure.round import RoundDriver, RoundEnd
 from hushsum.delta import DeltaId
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.secure_sum.client import ClientRound
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.server import ServerRound
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto import convert
 from hushsum_proto.messages import Authenticity, chunks_of
 from hushsum_proto.rounds import Message

@@ -12,7 +12,7 @@ from aggregator.logs import write_journal
 from aggregator.model import StoredOutcome
 from aggregator.release.receipts import Receipt, ReceiptsFile, read_line
 from hushsum.entropy import OsEntropy, ReplayableEntropy
-from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
+from hushsum.privacy.events import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from tests.doubles import ManualRuntime
 from tests.plans import small_plan

@@ -14,7 +14,7 @@ from aggregator.release.kafka_receipts import ReceiptsTopic
 from aggregator.release.receipts import Receipt, ReceiptsHeader
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
-from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
+from hushsum.privacy.events import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix

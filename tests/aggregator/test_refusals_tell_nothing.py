@@ -22,9 +22,8 @@ from aggregator.ingest.validation import AttributedDeltas
 from aggregator.rate_limits import ClientStreams, QuotaReservation, RateLimits
 from aggregator.secure.coordinator import CohortCoordinator
 from hushsum.delta import DeltaId
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal
 from hushsum_proto.messages import Authenticity, DeltaChunk

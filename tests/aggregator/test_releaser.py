@@ -11,7 +11,7 @@ from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, Wind
 from aggregator.model import StoredOutcome
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, draw
 from hushsum.sketch import Sketch
 from tests.aggregator.deltas import tally_plan

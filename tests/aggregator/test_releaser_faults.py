@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.errors import ReceiptsError, WindowOrderError
 from aggregator.log.sqlite import LOG_FILE
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from tests.aggregator.disk_site import DiskSite, disk_site
 from tests.aggregator.test_releaser import HOUR_S, PLAN, CountingEntropy
 from tests.doubles import ManualRuntime

@@ -14,11 +14,11 @@ from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.release.releaser import compute_outcome
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from hushsum.local.silo import unpack as unpack_silo
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, of_reports, of_silos, spend_of
 from hushsum.sketch import Sketch
 from hushsum_proto.convert import entry_to_bytes

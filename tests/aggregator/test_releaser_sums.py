@@ -11,7 +11,7 @@ from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.releaser import compute_outcome
 from hushsum.delta import digest
 from hushsum.errors import BudgetError
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, of_sums, spend_of
 from hushsum.sketch import Sketch
 from hushsum_proto.convert import entry_to_bytes

@@ -19,12 +19,11 @@ from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from hushsum.delta import DeltaId
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.errors import BudgetError, Reason
 from hushsum.labels import DIRECTORY, SHUFFLED
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import ReportsEntry, partition_of_sum

@@ -16,7 +16,7 @@ from hushsum import outcomes
 from hushsum.entropy import KEY_BYTES, ReplayableEntropy
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, spend_of
 from hushsum.sketch import Sketch
 from tests.aggregator.deltas import tally_plan

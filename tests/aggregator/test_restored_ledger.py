@@ -12,7 +12,7 @@ from aggregator.runtime import SystemRuntime
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, spend_of
 from hushsum_proto.answers import Status
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan

@@ -13,11 +13,10 @@ from aggregator.config import Config
 from aggregator.errors import ConfigError, StoreError
 from aggregator.observability import health
 from aggregator.runtime import SystemRuntime
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.answers import Status
 from hushsum_proto.batches import signed_batch
 from hushsum_proto.convert_batches import batch_to_bytes

@@ -16,7 +16,7 @@ from aggregator.store.outcomes import advance_receipts
 from aggregator.store.store import memory_store
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import spend_of
 from hushsum_proto import convert_admin
 from hushsum_proto.v1 import wire_pb2 as pb

@@ -11,11 +11,10 @@ from structlog.testing import capture_logs
 
 from aggregator.errors import ConfigError
 from hushsum import Plan
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.secure_sum.client import ClientRound
 from hushsum.secure_sum.messages import Kind
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto import metadata
 from hushsum_proto.rounds import Enter, Message, RoundOutcome, RoundRequest, RoundResult, VectorChunk, Waiting
 from hushsum_proto.v1 import wire_pb2 as pb

@@ -15,7 +15,7 @@ from aggregator.offline import read_sealed, read_verdicts
 from aggregator.store.store import Store, memory_store, open_sqlite_store
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
+from hushsum.privacy.events import IN_PROCESS, TUMBLING, Spend
 from hushsum_proto.entries import LogEntry
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan

@@ -20,7 +20,7 @@ from hushsum.errors import BudgetError
 from hushsum.local.silo import unpack
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import spend_of
 from hushsum.sketch import Sketch
 from hushsum_proto.entries import (

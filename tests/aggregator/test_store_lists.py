@@ -12,8 +12,8 @@ from aggregator.store.schema import STORE_FILE
 from aggregator.store.store import Store, open_sqlite_store
 from aggregator.store.transaction import Row
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, W, fresh_schema, postgres_store, prepared
 from tests.doubles import ManualRuntime, MemoryStore

@@ -21,7 +21,7 @@ from aggregator.observability.metrics import (
     StoreMetricsCollector,
 )
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.accountant import Account, Limits
 from tests.doubles import ManualRuntime, MemoryStore
 from tests.hooks import Held, Hook, Hooks, unreachable
 from tests.hushsum.privacy.spends import spend

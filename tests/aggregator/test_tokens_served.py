@@ -21,9 +21,9 @@ from aggregator.config import Config
 from aggregator.errors import UnauthenticatedError
 from aggregator.model import Peer, Scope
 from aggregator.shuffler.app import running as running_shuffler
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
+from hushsum.signing import DirectoryKey, Role, toml_of
 from hushsum_proto import convert, metadata
 from hushsum_proto.answers import Status
 from hushsum_proto.rounds import Waiting

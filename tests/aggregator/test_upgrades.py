@@ -16,7 +16,7 @@ from aggregator import sqlite
 from aggregator.errors import StoreError
 from aggregator.release.receipts import RECEIPTS_FORMAT
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
-from hushsum.privacy.claimed_event import ClaimedEvent
+from hushsum.privacy.events import ClaimedEvent
 from hushsum_simulator.demo.services import Console
 from tests.processes import Aggregator
 from tests.vectors.generate_files import ARCHIVE, FILES, PLAN

@@ -21,7 +21,7 @@ from benchmarks.accuracy.shuffled import (
 )
 from benchmarks.accuracy.subjects import RELATIVE
 from benchmarks.report import Row
-from hushsum.privacy.shuffling import amplified
+from hushsum.privacy.shuffle_amplification import amplified
 
 pytestmark = pytest.mark.usefixtures("repeatable_noise")
 

@@ -6,7 +6,7 @@ import pytest
 from benchmarks import rivals, rivals_loops
 from benchmarks.stopwatch import Rounds
 from benchmarks.workloads import Keys, Workload, hashed
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes.bins import Bins
@@ -15,7 +15,7 @@ from hushsum.families.lsh.placement import Rehash
 from hushsum.families.partition import Partition
 from hushsum.families.sets import Sets
 
-pytestmark = pytest.mark.skipif(not acceleration.enabled(), reason="the rivals are compiled loops")
+pytestmark = pytest.mark.skipif(not compiled.enabled(), reason="the rivals are compiled loops")
 RECORDS = 500
 
 

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chisquare
 
-from hushsum.acceleration import VARIABLE
-from hushsum.draws import PublicSeed
+from hushsum.compiled import VARIABLE
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.noise import RANDOMISERS, OneBit, Randomiser
-from hushsum.noise.uniform import Blocks
+from hushsum.noise.random_words import Blocks
+from hushsum.public_random import PublicSeed
 
 FALSE_ALARM = 1e-6
 DRAWS = 60_000

@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hushsum.acceleration import VARIABLE
-from hushsum.draws import PublicSeed
+from hushsum.compiled import VARIABLE
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.noise import SAMPLERS, SHARES, Sampler
+from hushsum.public_random import PublicSeed
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 
 SCALES = (Fraction(1, 2), Fraction(22, 7), Fraction(5000))

@@ -15,7 +15,6 @@ import numpy as np
 from typing_extensions import override
 
 from hushsum import Plan
-from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.secure_sum import client as clients
 from hushsum.secure_sum.messages import Kind
@@ -32,7 +31,7 @@ from hushsum.secure_sum.server import (
     Uploaded,
     Vanished,
 )
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, SigningKey
 from hushsum_proto.convert_rounds import directory_chunk_to_wire, reply_to_wire, request_from_wire
 from hushsum_proto.metadata import CLIENT_ID, REASON, client_id_from_metadata
 from hushsum_proto.rounds import (

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from hushsum import Plan
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from tests.plans import small_plan
 
 WINDOW = {"length": "1h", "lateness": "20m"}

@@ -17,7 +17,7 @@ from edge_client.spool.window_submissions import SiloSubmissions
 from edge_client.stats import SendStats, Stats
 from hushsum import Plan, Sketch
 from hushsum.errors import ContributionError
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from tests.edge_client.local_plans import WINDOW, ReportSpool, report_plan
 from tests.edge_client.secure_plans import secure_plan
 from tests.edge_client.spools import opened

@@ -6,7 +6,7 @@ import pytest
 
 from edge_client.errors import EventTimeError
 from edge_client.spool import memoization
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from tests.edge_client.local_plans import ReportSpool, report_plan
 
 PLAN = report_plan(memoise=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_client import Policy, PolicyError, SettingsError
-from hushsum.directory import DirectoryKey, Role, toml_of
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from tests.plans import small_plan
 
 PLANNER, SECOND, GATEWAY = (SigningKey(bytes([number]) * 32) for number in range(3))

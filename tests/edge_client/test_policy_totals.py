@@ -6,8 +6,8 @@ import pytest
 
 from edge_client import Policy, PolicyError, SettingsError
 from hushsum import Plan
-from hushsum.privacy.account import Account
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import TUMBLING
 from hushsum.privacy.spending import spend_of
 from tests.plans import secure_plan, small_plan
 

@@ -19,7 +19,7 @@ from edge_client.spool.changes import Remove
 from edge_client.stats import SendStats, Stats
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from tests.edge_client.local_plans import ReportSpool, report_plan
 from tests.edge_client.spools import opened
 

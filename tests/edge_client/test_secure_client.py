@@ -31,14 +31,13 @@ from edge_client.encoding import counters_of
 from edge_client.participation.secure_sum import SecureMode, UnreadMessages
 from edge_client.spool.window_submissions import SecureSubmissions
 from hushsum import Plan, Sketch, labels
-from hushsum.directory import DIRECTORY_BYTES_MAX, Directory, digest_of
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.errors import ContributionError, KeyFileError, Reason
 from hushsum.noise.polya import PolyaShare
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.messages import Kind, message_bytes_max
 from hushsum.secure_sum.parameters import round_parameters
-from hushsum.signatures import SigningKey
+from hushsum.signing import DIRECTORY_BYTES_MAX, Directory, SigningKey, digest_of
 from hushsum_proto.answers import ServiceReason
 from hushsum_proto.rounds import (
     Enter,
@@ -838,7 +837,7 @@ async def test_nothing_is_read_of_a_directory_that_has_not_the_plans_digest(
     service = await started(plan, directory=directory)
     service.directory_bytes, service.directory_part = sent, 1 << 18
     read: list[object] = []
-    for name in ("tomllib.loads", "hushsum.directory.decode"):
+    for name in ("tomllib.loads", "hushsum.signing.decode"):
         monkeypatch.setattr(name, read.append)
     with pytest.raises(SessionRefusedError, match=r"got the digest [0-9a-f]{12}…, expected [0-9a-f]{12}…, which"):
         async with client_of(service, path, clock, key=keys_of(NAMES)[NAMES[0]]):

@@ -6,8 +6,8 @@ import pytest
 
 from edge_client import Config, EdgeClient, EdgeError, Policy, PolicyError
 from hushsum import Plan
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from tests.edge_client.local_clients import REPORT, RushingClock, client_of, started
 
 KEY = SigningKey(b"planner".ljust(32, b"."))

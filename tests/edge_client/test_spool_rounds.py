@@ -23,7 +23,7 @@ from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from hushsum.privacy.spending import spend_of
 from hushsum_proto.rounds import RoundResult
 from tests.edge_client.secure_plans import secure_plan

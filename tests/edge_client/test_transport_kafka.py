@@ -20,9 +20,8 @@ from edge_client.errors import ClientStateError, SettingsError, UnreachableError
 from edge_client.runtime import SystemRuntime
 from edge_client.transport.kafka import DirectProducer, KafkaSecurity, OutboxSettings, ProducerConfig
 from hushsum import Plan
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DeltaError, Reason
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import topic_of
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.process import free_port

@@ -18,14 +18,14 @@ _COMPILED: Final = re.compile(r"^from hushsum\.acceleration import .*\b(compiled
 #: Those that no stranger's bytes reach, or that are called by others which targets name. A name stands for all below.
 LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.plan.Plan.from_toml": "the user's own file",
-    "hushsum.directory.Directory.from_toml": "the user's own file",
-    "hushsum.signatures.SigningKey.load": "reads a file for from_pem",
-    "hushsum.releases.released.load": "reads a file for Release.from_bytes",
+    "hushsum.signing.Directory.from_toml": "the user's own file",
+    "hushsum.signing.SigningKey.load": "reads a file for from_pem",
+    "hushsum.releases.release.load": "reads a file for Release.from_bytes",
     "hushsum.families.fourier": "arrays and counters of this process",
     "hushsum.families.hashed": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.lsh": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.paired": "keys of a plan's table, read by Plan.from_bytes",
-    "hushsum.families.kernel_names.read_kernel": "keys of a plan's table, read by Plan.from_bytes",
+    "hushsum.families.limits.read_kernel": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.vectors": "records and queries of this process",
     "aggregator.ingest.window_tracker": "this process's own state",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",

@@ -3,7 +3,7 @@
 import random
 from typing import Final
 
-from hushsum.varint import varint
+from hushsum.bitpacking import varint
 
 _POWERS: Final = (7, 8, 14, 15, 16, 20, 21, 24, 28, 31, 32, 35, 42, 47, 48, 52, 53, 56, 62, 63, 64)
 EDGES: Final = tuple(

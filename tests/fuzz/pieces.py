@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hushsum.varint import varint
+from hushsum.bitpacking import varint
 from tests.fuzz import octets
 from tests.fuzz.numbers import some_number, some_varint
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from hushsum.varint import varint
+from hushsum.bitpacking import varint
 from tests.fuzz import octets
 from tests.fuzz.numbers import some_number, some_varint
 from tests.fuzz.pieces import cut_varint, number_in

@@ -11,25 +11,28 @@ import numpy as np
 
 from aggregator.ingest.validation import ExactDeltas, id_in
 from hushsum import Plan
-from hushsum.acceleration import VARIABLE
-from hushsum.delta import Delta, DeltaId, Run, apply, opened, pack_header, read_header, renumbered, unpack_at_home
-from hushsum.delta_batch import Batch, DeltaReader, reader_of
-from hushsum.delta_loops import GOOD
-from hushsum.errors import DeltaError, SecureSumError
-from hushsum.families import Increments
-from hushsum.local import batches, silo
-from hushsum.packing import (
+from hushsum.bitpacking import (
+    Reader,
     pack_bits,
     pack_elias_fano,
     pack_rows,
+    pack_signed,
     packed_size,
     unpack_bits,
     unpack_elias_fano,
     unpack_rows,
+    unpack_signed,
+    varint,
+    zigzag,
 )
-from hushsum.privacy.words import Words
-from hushsum.signed_packing import pack_signed, unpack_signed
-from hushsum.varint import Reader, varint, zigzag
+from hushsum.compiled import VARIABLE
+from hushsum.delta import Delta, DeltaId, Run, apply, opened, pack_header, read_header, renumbered, unpack_at_home
+from hushsum.delta_decoder import Batch, DeltaReader, reader_of
+from hushsum.delta_decoder_loops import GOOD
+from hushsum.errors import DeltaError, SecureSumError
+from hushsum.families import Increments
+from hushsum.local import report_batch, silo
+from hushsum.privacy.modular_words import Words
 from tests.fuzz import layouts, octets, worlds
 from tests.fuzz.pieces import Piece, mutator
 from tests.fuzz.target import MIB, Kit, Refused, Target, Verdict, expect, judge, plainly
@@ -186,13 +189,13 @@ def _headers() -> Kit:
 
 def _unpacked(data: bytes, plan: Plan, which: str) -> tuple[Verdict, Any]:
     with kernels(which):
-        return judge(lambda data: batches.unpack(data, plan), DeltaError)(data)
+        return judge(lambda data: report_batch.unpack(data, plan), DeltaError)(data)
 
 
 def _counted(data: bytes, plan: Plan, which: str) -> tuple[Verdict, Any, Any]:
     counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(1, np.int64)
     with kernels(which):
-        verdict, n = judge(lambda data: batches.count_packed(data, plan, counters, counts), DeltaError)(data)
+        verdict, n = judge(lambda data: report_batch.count_packed(data, plan, counters, counts), DeltaError)(data)
     expect(counts[0] == (n or 0) == counters.sum(), "reports that are counted in part, or though they are refused")
     return verdict, counters, counts
 
@@ -380,10 +383,10 @@ _MADE: Final[tuple[tuple[str, tuple[str, ...], Callable[[], Kit], float], ...]] 
         (
             "hushsum.delta.Delta.unpack",
             "hushsum.delta.unpack_at_home",
-            "hushsum.delta_batch.DeltaReader",
-            "hushsum.delta_loops.decode",
-            "hushsum.families.packed",
-            "hushsum.families.family.Family.unpack",
+            "hushsum.delta_decoder.DeltaReader",
+            "hushsum.delta_decoder_loops.decode",
+            "hushsum.families.base",
+            "hushsum.families.base.Family.unpack",
             "aggregator.ingest.validation.SubmissionPolicy",
             "aggregator.ingest.validation.ExactDeltas",
         ),
@@ -401,12 +404,12 @@ _MADE: Final[tuple[tuple[str, tuple[str, ...], Callable[[], Kit], float], ...]] 
         _headers,
         6,
     ),
-    ("reports", ("hushsum.local.batches.unpack", "hushsum.local.batches.count_packed"), _reports, 4),
+    ("reports", ("hushsum.local.report_batch.unpack", "hushsum.local.report_batch.count_packed"), _reports, 4),
     ("noised-sum", ("hushsum.local.silo.unpack",), _submissions, 4),
-    ("masked-vector", ("hushsum.privacy.words.Words.unpack",), _vectors, 3),
-    ("rows", ("hushsum.packing.unpack_rows",), _rows, 4),
-    ("signed-rows", ("hushsum.signed_packing.unpack_signed",), _signed_rows, 4),
-    ("bits", ("hushsum.packing.unpack_bits", "hushsum.packing.unpack_elias_fano"), _bits, 4),
-    ("varint", ("hushsum.varint.Reader",), _numbers, 8),
+    ("masked-vector", ("hushsum.privacy.modular_words.Words.unpack",), _vectors, 3),
+    ("rows", ("hushsum.bitpacking.unpack_rows",), _rows, 4),
+    ("signed-rows", ("hushsum.bitpacking.unpack_signed",), _signed_rows, 4),
+    ("bits", ("hushsum.bitpacking.unpack_bits", "hushsum.bitpacking.unpack_elias_fano"), _bits, 4),
+    ("varint", ("hushsum.bitpacking.Reader",), _numbers, 8),
 )
 TARGETS: Final = tuple(Target(*made) for made in _MADE)

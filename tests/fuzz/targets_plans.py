@@ -6,7 +6,6 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum import Plan, canonical
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import (
     CanonicalError,
     DirectoryError,
@@ -17,11 +16,11 @@ from hushsum.errors import (
 from hushsum.parameters import Parameters
 from hushsum.parameters import decode as decode_array
 from hushsum.parameters import encode as encode_array
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.spending import spend_of
-from hushsum.signatures import SigningKey, VerifyKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, VerifyKey
 from tests.fuzz import layouts, octets, worlds
 from tests.fuzz.pieces import mutator
 from tests.fuzz.tables import json_mutator
@@ -173,9 +172,9 @@ TARGETS: Final = (
     Target("parameters", ("hushsum.parameters.Parameters.from_bytes",), _arrays, 6),
     Target("parameters-array", ("hushsum.parameters.decode",), _array, 2),
     Target("signed-plan", ("hushsum.signed_plan.SignedPlan.from_bytes",), _signed, 3),
-    Target("directory", ("hushsum.directory.Directory.from_bytes",), _directories, 2),
-    Target("public-key", ("hushsum.signatures.VerifyKey.from_text",), _public_keys, 1),
-    Target("private-key", ("hushsum.signatures.SigningKey.from_pem",), _private_keys, 1),
+    Target("directory", ("hushsum.signing.Directory.from_bytes",), _directories, 2),
+    Target("public-key", ("hushsum.signing.VerifyKey.from_text",), _public_keys, 1),
+    Target("private-key", ("hushsum.signing.SigningKey.from_pem",), _private_keys, 1),
     Target(
         "guarantee",
         (
@@ -187,7 +186,7 @@ TARGETS: Final = (
     ),
     Target(
         "spend",
-        ("hushsum.privacy.event.Spend.from_fields", "hushsum.privacy.event.Spend.from_bytes"),
+        ("hushsum.privacy.events.Spend.from_fields", "hushsum.privacy.events.Spend.from_bytes"),
         _spendings,
         5,
     ),

@@ -10,13 +10,13 @@ import numpy as np
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import messages
-from hushsum.secure_sum.agreement import KEY_BYTES
 from hushsum.secure_sum.bitmaps import bitmap_bytes, bitmap_of, flags_of
 from hushsum.secure_sum.client import ClientStep, ServerMessage
+from hushsum.secure_sum.key_agreement import KEY_BYTES
 from hushsum.secure_sum.messages import Kind, pack, pack_advertisement, round_of, unpack, unpack_advertisement
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Roster
-from hushsum.signatures import SIGNATURE_BYTES
+from hushsum.signing import SIGNATURE_BYTES
 from tests.fuzz.pieces import Layout, Piece, mutator
 from tests.fuzz.target import Kit, Target, Verdict, expect, judge, plainly
 from tests.hushsum.secure_sum.fleets import fleet, small_parameters

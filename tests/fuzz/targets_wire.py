@@ -21,10 +21,9 @@ from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.log.entries import PlainMessages, SignedMessages
 from aggregator.release.receipts import Receipt, ReceiptsHeader, read_line
 from aggregator.store.schema import pack, unpack
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.privacy.spending import spend_of
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.batches import Batch, signed_batch
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes, reason_from_wire, submission_to_wire

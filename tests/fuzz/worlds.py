@@ -12,8 +12,9 @@ from hushsum import Plan
 from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families import VectorRecords
-from hushsum.local import encoding, silo
-from hushsum.local.batches import ReportBatch
+from hushsum.local import reports as encoding
+from hushsum.local import silo
+from hushsum.local.report_batch import ReportBatch
 from hushsum.privacy.guarantee import CENTRAL
 from tests.hushsum.local_plans import SHUFFLED, bit_plan, report_plan, silo_plan
 from tests.plans import classed_plan, client_plan, model_plan, secure_plan, set_plan, small_plan

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from hushsum import Plan, bounds, delta
+from hushsum import Plan, delta, error_bounds
 from hushsum.advice import Advice, Allowance, advise, shown
-from hushsum.advice.hashing import Hashing
-from hushsum.advice.stand_in import stand_in
+from hushsum.advice.costs import stand_in
+from hushsum.advice.forecast import Hashing
 from hushsum.delta import DeltaId
 from hushsum.query import noise_std_error
 from tests.plans import classed_plan, client_plan, model_plan, set_plan, small_plan
@@ -172,7 +172,7 @@ def test_the_optimum_of_the_paper_is_named_beside_that_of_the_prediction() -> No
     advice = advice_for(plan)
     made = stand_in(plan, 0.2, 4096)
     epsilon = plan.family.sensitivity.l1 / float(plan.privacy.mechanism.scale)
-    assert advice.optimal_rows == bounds.optimal_rows(20_000 * made.root_density, epsilon)
+    assert advice.optimal_rows == error_bounds.optimal_rows(20_000 * made.root_density, epsilon)
     assert advice.promises[0].best is not None
     assert advice.optimal_rows > advice.promises[0].best
     assert advice.at(advice.optimal_rows).errors[0] > advice.at(advice.promises[0].best).errors[0]

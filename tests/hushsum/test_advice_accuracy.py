@@ -15,8 +15,8 @@ import pytest
 
 import hushsum as hs
 from hushsum.advice import Allowance, advise
-from hushsum.advice.hashing import Hashing
-from hushsum.advice.sizes import with_rows
+from hushsum.advice.costs import with_rows
+from hushsum.advice.forecast import Hashing
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("repeatable_noise")

@@ -14,12 +14,12 @@ import pytest
 
 from hushsum import Plan
 from hushsum.advice import Allowance, ReportAdvice, advise, advise_reports
-from hushsum.advice.reporting import ReportForecast, report_plan
-from hushsum.advice.stand_in import stand_in
+from hushsum.advice.costs import stand_in
+from hushsum.advice.local import ReportForecast, report_plan
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.errors import GuaranteeError
-from hushsum.local import encoding
-from hushsum.privacy.shuffling import amplified
+from hushsum.local import reports as encoding
+from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.releases import of_reports, of_silos
 from tests.hushsum import local_plans
 from tests.plans import small_plan

@@ -20,8 +20,7 @@ import pytest
 
 import hushsum as hs
 from hushsum.advice import Allowance, advise
-from hushsum.advice.sizes import with_rows
-from hushsum.advice.stand_in import stand_in
+from hushsum.advice.costs import stand_in, with_rows
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("repeatable_noise")

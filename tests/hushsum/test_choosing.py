@@ -18,12 +18,12 @@ from scipy.stats import chi2
 
 import hushsum as hs
 from hushsum import kernels
-from hushsum.bounds import optimal_rows
-from hushsum.choosing import choose_bandwidth, choose_rows, contributions
-from hushsum.choosing.contributions import UNIT, contribution_sum, usable_records
-from hushsum.choosing.question import Question, bandwidth_question, draw, rows_question
+from hushsum.choosing import choose_bandwidth, choose_rows, utilities
+from hushsum.choosing.selection import Question, bandwidth_question, draw, rows_question
+from hushsum.choosing.utilities import UNIT, contribution_sum, usable_records
 from hushsum.entropy import OsEntropy, ReplayableEntropy
-from hushsum.privacy.event import Event
+from hushsum.error_bounds import optimal_rows
+from hushsum.privacy.events import Event
 from hushsum.privacy.noisy_max import report_noisy_max, scale_for, win_probabilities
 from tests.plans import classed_plan, client_plan, model_plan, secure_plan, set_plan, small_plan, tables
 
@@ -74,16 +74,16 @@ def test_what_a_record_adds_is_the_same_in_any_company(
     """Every record's edge of rounding is put exactly where it alone is evaluated: the last bit then decides."""
     family, dim = other_plans()[name].family, other_plans()[name].vectors.dim
     points, queries = rng.uniform(0, 10, (120, dim)), rng.uniform(0, 10, (5, dim))
-    alone = [float(contributions._means(family, points[i : i + 1], queries, root=True)[0]) for i in range(120)]
+    alone = [float(utilities._means(family, points[i : i + 1], queries, root=True)[0]) for i in range(120)]
     edges = {point.tobytes(): 0.5 - mean * UNIT % 1 for point, mean in zip(points, alone, strict=True)}
-    monkeypatch.setattr(contributions, "_dither", lambda record: edges[record.tobytes()])
-    lone = [int(contributions.contributions(family, points[i : i + 1], queries, root=True)[0]) for i in range(120)]
+    monkeypatch.setattr(utilities, "_dither", lambda record: edges[record.tobytes()])
+    lone = [int(utilities.contributions(family, points[i : i + 1], queries, root=True)[0]) for i in range(120)]
     for company in (np.arange(120), np.arange(119, -1, -1), np.arange(7, 100)):
-        added = contributions.contributions(family, points[company], queries, root=True)
+        added = utilities.contributions(family, points[company], queries, root=True)
         assert added.tolist() == [lone[i] for i in company]
     if name == "euclidean":  # the planted mistake: to take what the block says
-        monkeypatch.setattr(contributions, "ERROR", -1.0)
-        assert contributions.contributions(family, points, queries, root=True).tolist() != lone
+        monkeypatch.setattr(utilities, "ERROR", -1.0)
+        assert utilities.contributions(family, points, queries, root=True).tolist() != lone
 
 
 @pytest.mark.parametrize("name", other_plans())
@@ -92,9 +92,9 @@ def test_blocks_err_far_less_than_the_margin(name: str, rng: np.random.Generator
     queries = rng.uniform(0, 10, (5, dim))
     near, mirrored = queries + 1e-9 * rng.normal(size=(5, dim)), np.clip(-queries, 0, 10)
     points = np.concatenate([rng.uniform(0, 10, (120, dim)), queries, near, mirrored])
-    block = contributions._means(family, points, queries, root=True)
-    lone = [contributions._means(family, points[i : i + 1], queries, root=True)[0] for i in range(len(points))]
-    assert np.abs(block - lone).max() <= contributions.ERROR / 8
+    block = utilities._means(family, points, queries, root=True)
+    lone = [utilities._means(family, points[i : i + 1], queries, root=True)[0] for i in range(len(points))]
+    assert np.abs(block - lone).max() <= utilities.ERROR / 8
 
 
 def moved(one: Question, other: Question) -> int:

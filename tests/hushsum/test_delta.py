@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hushsum import DeltaError, Plan, Reason, Sketch
+from hushsum.bitpacking import varint
 from hushsum.delta import Delta, DeltaId, Run, apply, digest, encode, read_header, renumbered
 from hushsum.families import Increments
-from hushsum.varint import varint
 from tests.plans import client_plan, small_plan
 
 ID = DeltaId(2**64 - 1, 12345)

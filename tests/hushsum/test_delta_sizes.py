@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hushsum import DeltaError, Plan, PlanError, Reason
+from hushsum.bitpacking import varint
 from hushsum.delta import Delta, DeltaId, encode
 from hushsum.delta_sizes import BYTES_MAX, DeltaSizes
 from hushsum.families import Hashed
 from hushsum.schema import Table
-from hushsum.varint import varint
 from tests.plans import classed_plan, client_plan, small_plan
 
 ID = DeltaId(1, 2)

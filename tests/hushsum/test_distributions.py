@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from hushsum import distributions as dist
-from hushsum.draws import PublicSeed, PublicStream, open_unit
-from hushsum.elementary import Floats
 from hushsum.errors import PlanError
+from hushsum.math_portable import Floats
+from hushsum.public_random import PublicSeed, PublicStream, open_unit
 from hushsum.sobol import MAX_DIMS, MAX_POINTS, sobol
 
 FALSE_ALARM = 1e-6

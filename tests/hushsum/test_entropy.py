@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hushsum import entropy as module
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.entropy import Entropy, KeyedEntropy, OsEntropy, ReplayableEntropy
+from hushsum.public_random import PublicSeed, PublicStream
 
 KEY = bytes(range(32))
 

@@ -11,13 +11,13 @@ import pytest
 import hushsum as hs
 from hushsum import query
 from hushsum.delta import Delta, DeltaId, encode, encode_all, unpack_at_home
-from hushsum.delta_batch import reader_of
+from hushsum.delta_decoder import reader_of
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import DeltaError, GuaranteeError, MergeError, PlanError, Reason, ReleaseError
-from hushsum.hush_format import Header
-from hushsum.hush_format import encode as encode_file
 from hushsum.outcomes import Withheld, decide, decide_local
-from hushsum.privacy.shuffling import amplified
+from hushsum.privacy.shuffle_amplification import amplified
+from hushsum.release_format import Header
+from hushsum.release_format import encode as encode_file
 from hushsum.releases import draw, of_reports, of_silos, of_sums
 from tests.hushsum.local_plans import SHUFFLED, bit_plan, report_plan, silo_plan
 from tests.plans import secure_plan, small_plan

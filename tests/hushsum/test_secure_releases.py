@@ -10,14 +10,14 @@ import pytest
 import hushsum as hs
 from hushsum import query
 from hushsum.delta import Delta, DeltaId, encode, unpack_at_home
-from hushsum.delta_batch import reader_of
+from hushsum.delta_decoder import reader_of
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import BudgetError, DeltaError, GuaranteeError, MergeError, PlanError, Reason, ReleaseError
-from hushsum.hush_format import Header
-from hushsum.hush_format import encode as encode_file
 from hushsum.outcomes import decide
-from hushsum.privacy.event import Spend
-from hushsum.privacy.relation import NO_LOSS
+from hushsum.privacy.events import Spend
+from hushsum.privacy.relations import NO_LOSS
+from hushsum.release_format import Header
+from hushsum.release_format import encode as encode_file
 from hushsum.releases import draw, of_sums, spend_of
 from tests.plans import secure_plan, small_plan
 
@@ -154,7 +154,7 @@ def test_no_service_takes_a_delta_of_a_secure_plan_and_its_own_device_does() -> 
 
 def test_the_ledger_of_a_device_pays_for_windows_of_a_secure_plan() -> None:
     plan = secure_plan(privacy={"unit": "client", "records_per_client": 2, "total_epsilon": 2})
-    from hushsum.privacy.account import Account
+    from hushsum.privacy.accountant import Account
 
     account = Account(plan.limits)
     for window in (0, 1):

@@ -13,8 +13,8 @@ from hushsum.errors import PlanError
 from hushsum.labels import PARAMETERS
 from hushsum.parameters import Parameters, digest
 from hushsum.plan import plan_id_of
-from hushsum.signatures import ED25519, SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
+from hushsum.signing import ED25519, SigningKey
 from tests.plans import small_plan, tables
 
 KEY, OTHER = SigningKey(bytes(range(32))), SigningKey(bytes(32))

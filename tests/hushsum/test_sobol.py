@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hushsum.draws import PublicSeed, PublicStream
-from hushsum.elementary import Floats
+from hushsum.math_portable import Floats
+from hushsum.public_random import PublicSeed, PublicStream
 from hushsum.sobol import MAX_DIMS, MAX_POINTS, sequence, sobol
 
 FALSE_ALARM = 1e-6

@@ -8,8 +8,8 @@ import pytest
 
 import hushsum as hs
 from hushsum.errors import GuaranteeError
-from hushsum.privacy.account import Account
-from hushsum.privacy.event import IN_PROCESS, TUMBLING, Event
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import IN_PROCESS, TUMBLING, Event
 from hushsum.releases import spend_of
 from hushsum.sensitivity import Sensitivity
 from tests.plans import small_plan

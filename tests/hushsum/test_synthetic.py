@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from hushsum import Plan, Release
 from hushsum.errors import PlanError, RecordError
-from hushsum.families.partition.heavy import HeavyCells
+from hushsum.families.partition.heavy_hitters import HeavyCells
 from hushsum.synthetic import Uniforms, heavy_cells, synthetic_records
 from tests.plans import small_plan
 

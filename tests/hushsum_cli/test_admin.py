@@ -12,7 +12,7 @@ import pytest
 
 import hushsum as hs
 from aggregator.windows import WindowState
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from hushsum_cli.admin_lists import STATES
 from hushsum_cli.output import utc_text
 from tests.hushsum_cli.calling import Hushsum

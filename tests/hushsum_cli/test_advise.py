@@ -10,7 +10,7 @@ import pytest
 
 from hushsum import Plan
 from hushsum.advice import shown
-from hushsum.advice.stand_in import stand_in
+from hushsum.advice.costs import stand_in
 from hushsum_cli.advise import advise
 from tests.hushsum import local_plans
 from tests.hushsum_cli.calling import Hushsum

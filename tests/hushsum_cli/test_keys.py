@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from hushsum.directory import Directory, Role
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, Role, SigningKey
 from hushsum_cli import keys as command
 from tests.hushsum_cli.calling import Hushsum
 

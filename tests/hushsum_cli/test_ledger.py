@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import hushsum as hs
-from hushsum.privacy.account import Limits
+from hushsum.privacy.accountant import Limits
 from hushsum_cli.ledger import ledger
 from tests.hushsum.privacy.spends import claimed, gaussian, spend, with_test
 

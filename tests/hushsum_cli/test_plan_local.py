@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hushsum import Plan
-from hushsum.privacy.shuffling import amplified
+from hushsum.privacy.shuffle_amplification import amplified
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
 

@@ -7,8 +7,8 @@ import pytest
 
 import hushsum as hs
 from edge_client import Policy, PolicyError
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from tests.hushsum_cli.calling import Ended, Hushsum
 from tests.plans import small_plan
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_client import EdgeClient
-from hushsum.directory import DirectoryKey, Role, toml_of
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
 from tests.hushsum_cli.test_service_commands import serving

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hushsum.labels import LOG_MESSAGE
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.batches import BATCH_ENTRIES_MAX, Batch, is_signed, signed_batch, topic_of
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from hushsum_proto import convert, convert_admin, convert_chunks, convert_numbers, convert_outcomes
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
 from hushsum_proto.entries import CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry, partition_of_sum

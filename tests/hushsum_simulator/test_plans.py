@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hushsum.errors import PlanError
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from hushsum.releases import spend_of
 from hushsum_simulator.data import Records
 from hushsum_simulator.errors import RecordsError, SettingsConflictError

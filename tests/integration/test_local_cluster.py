@@ -14,10 +14,10 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.runtime import SystemRuntime
 from hushsum import Plan
 from hushsum.delta import DeltaId
-from hushsum.directory import Role
 from hushsum.entropy import OsEntropy
-from hushsum.local import batches, silo
+from hushsum.local import report_batch, silo
 from hushsum.releases import Release
+from hushsum.signing import Role
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.batches import topic_of
 from hushsum_simulator.demo.services import Console
@@ -194,7 +194,7 @@ async def test_reports_of_two_gateways_count_once_over_a_worker_that_is_killed_a
     assert {(record.timestamp_type, record.key, record.headers) for record in records} == {(0, None, ())}
     counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(1, np.int64)
     for data in sent:
-        batches.unpack(data, plan).count_into(counters, counts)
+        report_batch.unpack(data, plan).count_into(counters, counts)
     assert counts.tolist() == [2 * DEVICES * BATCHES * REPORTS]
     assert np.array_equal(release.counters, counters), "none is lost, and none is doubled"
     assert release.count == counts[0]

@@ -25,11 +25,10 @@ from edge_client import Config, EdgeClient
 from edge_client import SystemRuntime as DeviceRuntime
 from hushsum import Plan, Sketch
 from hushsum.delta import digest
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import Reason
 from hushsum.labels import ENTRY
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult, entry_parts

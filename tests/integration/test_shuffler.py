@@ -10,12 +10,11 @@ import pytest
 from edge_client import Config, EdgeClient, SystemRuntime
 from hushsum import Release
 from hushsum.delta import DeltaId
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import Reason
-from hushsum.local.batches import ReportBatch
+from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_simulator.testbed.process import free_port

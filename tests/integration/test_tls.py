@@ -18,8 +18,8 @@ from aggregator.shuffler.app import running as shuffling
 from aggregator.shuffler.forwarder import Upstream, UpstreamError
 from edge_client import Config, Credentials, EdgeClient, FlushTimeoutError, SystemRuntime, UnreachableError
 from hushsum import Sketch
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
+from hushsum.signing import DirectoryKey, Role, toml_of
 from hushsum_proto.messages import Welcome
 from hushsum_simulator.demo.services import Console
 from hushsum_simulator.errors import ServiceError

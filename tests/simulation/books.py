@@ -15,7 +15,7 @@ from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.accountant import Account
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.simulation.loop import Process
 

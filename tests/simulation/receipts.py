@@ -2,7 +2,7 @@
 
 from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.receipts import Receipt
-from hushsum.privacy.event import Spend
+from hushsum.privacy.events import Spend
 from tests.doubles import MemoryReceipts
 from tests.simulation.books import Books
 from tests.simulation.loop import Process

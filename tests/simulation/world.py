@@ -8,7 +8,7 @@ import structlog
 
 from aggregator.store.transaction import run_to_end
 from aggregator.windows import WindowState
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.events import TUMBLING
 from tests.simulation.hosts import by_hand
 from tests.simulation.log import SYNC_S
 from tests.simulation.loop import StuckError, VirtualLoop

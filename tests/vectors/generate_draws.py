@@ -1,12 +1,13 @@
 """Writes the frozen public draws of format version 1, once: ``python -m tests.vectors.generate_draws``.
 
-What it has written passes unchanged for ever (tests/hushsum/test_draws.py), so it refuses to write the file again.
+What it has written passes unchanged for ever (tests/hushsum/test_public_random.py), so it refuses to write the file
+again.
 """
 
 import json
 from pathlib import Path
 
-from hushsum.draws import PublicSeed, PublicStream
+from hushsum.public_random import PublicSeed, PublicStream
 
 PATH = Path(__file__).parent / "v1" / "draws.json"
 STREAMS: tuple[tuple[int, str], ...] = (

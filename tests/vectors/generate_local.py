@@ -13,11 +13,11 @@ from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families import SetRecords
 from hushsum.local import silo
-from hushsum.local.batches import ReportBatch, unpack
-from hushsum.local.encoding import reports
+from hushsum.local.report_batch import ReportBatch, unpack
+from hushsum.local.reports import reports
 from hushsum.releases import of_reports, of_silos
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from tests.vectors.generate import FOLDER
 from tests.vectors.local_plans import PLANS, plan_of
 

@@ -5,8 +5,7 @@ One file, beside those of :mod:`tests.vectors.generate`; it too refuses to write
 
 import json
 
-from hushsum.directory import Directory, DirectoryKey, Role
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.batches import Batch, signed_batch
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.convert_batches import batch_to_bytes

@@ -17,9 +17,9 @@ import asyncpg
 from aggregator.model import RoundMembers
 from aggregator.store.schema import POSTGRES_MIGRATIONS, STORE_FORMAT
 from aggregator.store.store import Store, open_sqlite_store
-from hushsum.privacy.event import TUMBLING
-from hushsum.signatures import SigningKey
+from hushsum.privacy.events import TUMBLING
 from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from tests.aggregator.stores import (
     FENCE,
     MARK,

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum.bitpacking import Encoding, Reader
 from hushsum.delta import Delta
 from hushsum.errors import DeltaError
 from hushsum.families import FAMILIES
-from hushsum.packing import Encoding
-from hushsum.varint import Reader
 from tests.vectors.family_plans import PLANS
 from tests.vectors.generate_families import ID, PATH, given, packed, plan_of
 

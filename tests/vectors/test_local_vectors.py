@@ -9,7 +9,7 @@ import pytest
 import hushsum as hs
 from hushsum.errors import DeltaError
 from hushsum.local import silo
-from hushsum.local.batches import unpack
+from hushsum.local.report_batch import unpack
 from hushsum.signed_plan import SignedPlan
 from tests.vectors.generate_local import ID, KEY, PATH, WINDOW, released, submitted
 from tests.vectors.local_plans import PLANS, plan_of

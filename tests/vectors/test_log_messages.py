@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from aggregator.log.entries import OpenedMessage, PlainMessages, SignedMessages
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
-from hushsum.signatures import SigningKey, VerifyKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, VerifyKey
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from tests.vectors.generate_log_messages import DELTAS, PATH, SEALS, SEEDS
 

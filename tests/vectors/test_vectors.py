@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum.bitpacking import Encoding, Reader
 from hushsum.delta import Delta, DeltaId, encode
 from hushsum.errors import DeltaError
-from hushsum.packing import Encoding
-from hushsum.varint import Reader
 
 ID = DeltaId(2**63 + 9, 300)
 FILES = sorted(path for path in (Path(__file__).parent / "v1").glob("*.json") if path.stem != "draws")

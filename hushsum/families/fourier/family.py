@@ -6,9 +6,9 @@ the query's phase; the kernel is the mean of cos ω·(x − q) over the frequenc
 **What is frozen** (the same record adds the same integers on every platform and in every version):
 
 1. A record's float32 coordinates: :mod:`hushsum.families.vectors`.
-2. Phases: :mod:`hushsum.families.fourier.phases` says how, :mod:`hushsum.families.fourier.frequencies` with which
+2. Phases: :mod:`hushsum.families.fourier.parameters` says how, :mod:`hushsum.families.fourier.parameters` with which
    parameters.
-3. What a phase adds: :mod:`hushsum.families.fourier.waves`.
+3. What a phase adds: :mod:`hushsum.families.fourier.parameters`.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,31 @@ from typing import ClassVar, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.canonical import INTEGER_LIMIT
-from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families import parallel, rounding
-from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
-from hushsum.families.fourier import limits, plain, ranges
-from hushsum.families.fourier.phases import REACH_MAX, Pairs
-from hushsum.families.fourier.spectrum import Spectrum
-from hushsum.families.fourier.waves import TURN, Waves, waves
+from hushsum.families import threads, vectors
+from hushsum.families.base import (
+    Answer,
+    Counters,
+    FieldsAlone,
+    Float32,
+    Increments,
+    Queried,
+    Records,
+    RecordSchema,
+    SignedPacked,
+    VectorRecords,
+    check_counters,
+)
+from hushsum.families.fourier import checks, engine_numpy, kernels
+from hushsum.families.fourier.kernels import Spectrum
+from hushsum.families.fourier.parameters import REACH_MAX, TURN, Pairs, Waves, waves
 from hushsum.families.lsh.single_row import checked_rows, projected
-from hushsum.families.packed import SignedPacked
-from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
@@ -66,9 +75,9 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
     transforms: Transforms
 
     def __post_init__(self) -> None:
-        limits.refuse_rows(self.spectrum, self.rows, self._space.dim)
-        limits.refuse_bandwidth(self.spectrum, self._space.sizes.astype(np.float64))
-        rounding.refuse(self.spectrum.rounding(self._space.rounding), self.bandwidth, "sketch")
+        kernels.refuse_rows(self.spectrum, self.rows, self._space.dim)
+        kernels.refuse_bandwidth(self.spectrum, self._space.sizes.astype(np.float64))
+        vectors.refuse(self.spectrum.rounding(self._space.rounding), self.bandwidth, "sketch")
 
     @classmethod
     def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
@@ -162,8 +171,8 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
         """
         check_counters(counters, self.shape)
         usable, pairs, engine = self._space.accepted(records), self._pairs, _engine()
-        work = parallel.shares(self.rows, len(usable))
-        parallel.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work, len(usable))
+        work = threads.shares(self.rows, len(usable))
+        threads.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work, len(usable))
 
     @property
     def peak(self) -> int:
@@ -208,7 +217,7 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
         Raises:
             DeltaError: With the reason ``impossible_counts``.
         """
-        ranges.refuse_impossible(increments, records, self._waves)
+        checks.refuse_impossible(increments, records, self._waves)
 
     def answer(
         self,
@@ -239,7 +248,7 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
                 some = slice(start, min(start + _ANSWERED, piece.stop))
                 value[some], error[some] = division.reduce(partial(engine.sums, pairs, counters, points[some]))
 
-        parallel.spread(work, parallel.shares(len(points), len(points)), len(points))
+        threads.spread(work, threads.shares(len(points), len(points)), len(points))
         value /= self._waves.scale
         error /= self._waves.scale
         if division.spread == "noise":
@@ -260,7 +269,7 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
             RecordError: A point that given frequencies cannot tell.
         """
         if self.spectrum.given is not None:
-            return plain.shared(self._pairs, self._space.records(x), self._read_queries(y))
+            return engine_numpy.shared(self._pairs, self._space.records(x), self._read_queries(y))
         return self.spectrum.kernel(self._space.exact(x, clip=True), self._space.exact(y))
 
     @cached_property
@@ -286,8 +295,8 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
 
 
 def _engine() -> ModuleType:
-    if acceleration.enabled():
-        from hushsum.families.fourier import fast
+    if compiled.enabled():
+        from hushsum.families.fourier import engine_compiled
 
-        return fast
-    return plain
+        return engine_compiled
+    return engine_numpy

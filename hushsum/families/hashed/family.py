@@ -19,26 +19,35 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import INTEGER_LIMIT
-from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families.family import Answer, Counters, Increments, Records, RecordSchema, SetRecords, VectorRecords
-from hushsum.families.hashed import writes as row_writes
-from hushsum.families.hashed.draws import RowDraws, read_given
-from hushsum.families.hashed.products import Product
-from hushsum.families.hashed.reads import RowReads, shared_codes
-from hushsum.families.hashed.row_reports import RowReports
+from hushsum.families import threads
+from hushsum.families.base import (
+    Answer,
+    Counters,
+    FieldsAlone,
+    Increments,
+    Records,
+    RecordSchema,
+    RowsPacked,
+    SetRecords,
+    VectorRecords,
+    check_counters,
+    refuse_impossible_counts,
+)
+from hushsum.families.estimators import checked_groups
+from hushsum.families.hashed.answers import RowReads, RowReports, shared_codes
+from hushsum.families.hashed.product_kernel import Product
+from hushsum.families.hashed.row_draws import RowDraws, read_given
 from hushsum.families.lsh import placement
-from hushsum.families.lsh.arrays import Points
+from hushsum.families.lsh.arrays import Int64, Points
+from hushsum.families.lsh.engines import engine
 from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.jaccard import SetSpace
 from hushsum.families.lsh.placement import HashedRows
-from hushsum.families.medians import checked_groups
-from hushsum.families.packed import RowsPacked
-from hushsum.families.row_counts import refuse_impossible_counts
-from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace
 from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
@@ -168,7 +177,7 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
         """
         check_counters(counters, self.shape)
         usable = self._space.accepted(records)
-        row_writes.add(self._tables, counters, usable, together=self.product.rows_together)
+        add(self._tables, counters, usable, together=self.product.rows_together)
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: at most R·min(n, W) of them.
@@ -177,7 +186,7 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
             RecordError: The records do not come from :meth:`accept`.
         """
         usable = self._space.accepted(records)
-        return Increments(*row_writes.encode(self._tables, usable, together=self.product.rows_together))
+        return Increments(*encode(self._tables, usable, together=self.product.rows_together))
 
     def check(self, increments: Increments, records: int) -> None:
         """Every row sums to exactly ``records``, and nothing is negative.
@@ -272,3 +281,40 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
         if self.product.rows_together:
             raise ValueError(f"groups: got {groups!r}, expected None: one-permutation rows are dependent")
         return checked_groups(groups, self.rows)
+
+
+_ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
+_COPIED_MAX: Final = 2**24  # counters
+
+
+def add(rows: HashedRows, counters: Counters, records: Points, *, together: bool) -> None:
+    """Adds records within the bounds to counters (R, W) in place.
+
+    Each core takes some of the rows, or where the codes of all rows are computed ``together`` some of the records, with
+    counters of its own: these must not be too many.
+    """
+    loops, n = engine(), len(records)
+    if not together:
+        work = threads.shares(len(rows), n, grain=_ROWS_ABREAST)
+        threads.spread(lambda which: loops.add(rows, counters[which], records, which), work, n)
+        return
+
+    def some(which: slice) -> Counters:
+        own = counters if which.start == 0 else np.zeros_like(counters)
+        loops.add(rows, own, records[which], slice(0, len(rows)))
+        return own
+
+    work = threads.shares(n, n if counters.size <= _COPIED_MAX else 0)
+    for own in threads.spread(some, work, 0)[1:]:
+        counters += own
+
+
+def encode(rows: HashedRows, records: Points, *, together: bool) -> tuple[Int64, Int64]:
+    """Flat indices, strictly increasing, and counts of what :func:`add` does to zeroes."""
+    loops, n = engine(), len(records)
+    work = threads.shares(len(rows), 0 if together else n, grain=_ROWS_ABREAST)
+    parts = threads.spread(lambda which: loops.encode(rows, records, which), work, n)
+    if len(parts) == 1:
+        return parts[0][0], parts[0][1]
+    indices, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return indices, values

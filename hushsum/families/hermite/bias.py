@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.elementary import exp
 from hushsum.families.hermite.grid import Float32, Float64, Int64, MomentGrid
 from hushsum.families.hermite.series import (
     PAIR_BLOCK_NUMBERS,
@@ -33,6 +32,7 @@ from hushsum.families.hermite.series import (
     reach_of,
     steps,
 )
+from hushsum.math_portable import exp
 
 _FAR: Final = 6  # cells; a record farther than that has a kernel below 2⁻⁵¹
 _MORE: Final = 8  # terms of Taylor's series beyond the order, for a tail far below what the first of them leaves out

@@ -18,18 +18,28 @@ from typing import ClassVar, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration, kernels
+from hushsum import compiled, kernels
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.families import parallel
-from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families import threads
+from hushsum.families.base import (
+    Answer,
+    Counters,
+    FieldsAlone,
+    Float32,
+    Increments,
+    Queried,
+    Records,
+    RecordSchema,
+    SignedPacked,
+    VectorRecords,
+    check_counters,
+)
 from hushsum.families.hermite import bias as hermite_bias
 from hushsum.families.hermite import checks as hermite_checks
 from hushsum.families.hermite import grid as hermite_grid
 from hushsum.families.hermite import series as hermite_series
 from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, MomentGrid
-from hushsum.families.packed import SignedPacked
-from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -222,7 +232,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
             value, squares = hermite_series.sums(grid, stored, points[some], cutoff, read)
             return value, squares, hermite_bias.bias(grid, stored, points[some], cutoff, magnitude, value, read)
 
-        parts = parallel.spread(work, parallel.shares(len(points), len(points)), 0)
+        parts = threads.spread(work, threads.shares(len(points), len(points)), 0)
         value, squares, bias = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Answer(value, np.sqrt(noise_variance * squares), spread="noise", bias=bias).over(grid.scale)
 
@@ -254,7 +264,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
 
 
 def _engine() -> ModuleType:
-    if acceleration.enabled():
+    if compiled.enabled():
         from hushsum.families.hermite import loops as hermite_loops
 
         return hermite_loops

@@ -5,7 +5,7 @@ No product is contracted with a sum: the compiler may do so only where fastmath 
 
 import numpy as np
 
-from hushsum.acceleration import compiled
+from hushsum.compiled import compiled
 from hushsum.families.hermite.grid import Float64, Int64, MomentGrid
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.elementary import exp
 from hushsum.families.hermite.grid import Float32, Float64, Int64, MomentGrid
+from hushsum.math_portable import exp
 
 Read = Callable[[Int64, Int64, list[Float64]], Float64]
 

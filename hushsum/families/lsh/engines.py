@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.arrays import Float64, Int64, Points
 from hushsum.families.lsh.placement import HashedRows
@@ -39,7 +39,7 @@ def engine() -> RowEngine:
     Raises:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
-    if acceleration.enabled():
+    if compiled.enabled():
         from hushsum.families.lsh.compiled import engine as compiled_engine
 
         return compiled_engine

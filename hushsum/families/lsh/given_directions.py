@@ -50,7 +50,7 @@ class GivenDirections:
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
-        """Never: the matrix comes beside the plan, see :func:`hushsum.families.hashed.draws.read_given`."""
+        """Never: the matrix comes beside the plan, see :func:`hushsum.families.hashed.row_draws.read_given`."""
         raise NotImplementedError
 
     @property
@@ -94,7 +94,7 @@ class GivenDirections:
         return Projection(directions, self.matrix[:, -1].astype(np.float64), domain.sizes)
 
     def kernel(self, x: Any, y: Any) -> npt.NDArray[Any]:
-        """Never: there is no closed form, see :func:`hushsum.families.hashed.reads.shared_codes`."""
+        """Never: there is no closed form, see :func:`hushsum.families.hashed.answers.shared_codes`."""
         raise NotImplementedError
 
     def kernel_error(self, domain: VectorSpace) -> float:

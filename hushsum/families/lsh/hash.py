@@ -131,7 +131,7 @@ class Wide:
         return self.power * (domain.dim + 1)
 
     def rounding(self, domain: VectorSpace) -> float:
-        """How far the kernel may move with coordinates of float32 (:mod:`hushsum.families.rounding`)."""
+        """How far the kernel may move with coordinates of float32 (:mod:`hushsum.families.vectors`)."""
         raise NotImplementedError
 
     def _refuse(self, reach: float, key: str) -> None:

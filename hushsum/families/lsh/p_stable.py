@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import distributions, kernels
-from hushsum.draws import NORMAL_LIMIT
 from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.codes.fastfood import Rotated
 from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.hash import Wide
 from hushsum.families.lsh.row_sources import Source, offsets
 from hushsum.families.vectors import VectorSpace
+from hushsum.public_random import NORMAL_LIMIT
 
 _CUT_OFF: Final = 2.0 / (math.pi * distributions.CAUCHY_LIMIT)  # P(|a_j| > the limit), a little less
 

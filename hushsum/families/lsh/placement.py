@@ -21,11 +21,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Int32, Int64, Points, UInt64
 from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.codes.projection import Projection
-from hushsum.families.parallel import Scratch
+from hushsum.families.threads import Scratch
+from hushsum.public_random import PublicSeed, PublicStream
 
 #: The bucket of a code that no record within the bounds can have; a query there meets an empty bucket.
 OUTSIDE: Final = -1

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from hushsum import distributions
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Float64
+from hushsum.public_random import PublicSeed, PublicStream
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hushsum import acceleration
+from hushsum import compiled
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.arrays import Float32, Int64, Points
 from hushsum.families.lsh.codes.bins import Bins
@@ -73,7 +73,7 @@ def buckets_at(rows: HashedRows, queries: Points) -> Iterator[tuple[slice, Int64
 
 def projected(projection: Projection, records: Float32, parts: Int64) -> Int64:
     """The codes (n,) int64 of part ``parts[i]`` for record ``records[i]``: the definition, for each."""
-    if acceleration.enabled():
+    if compiled.enabled():
         from hushsum.families.lsh.compiled import single_row as row_loops
 
         codes = np.empty(len(parts), np.int64)

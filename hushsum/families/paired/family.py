@@ -35,19 +35,27 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.canonical import INTEGER_LIMIT, real_text
-from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
-from hushsum.families.medians import checked_groups, means_of_groups, median_of_means
-from hushsum.families.packed import RowsPacked
-from hushsum.families.paired.keys import lift_of, read_norm_bound, read_power, read_radius, refuse_sizes
-from hushsum.families.paired.lift import Lift
+from hushsum.families.base import (
+    Answer,
+    Counters,
+    FieldsAlone,
+    Float32,
+    Increments,
+    Records,
+    RecordSchema,
+    RowsPacked,
+    VectorRecords,
+    check_counters,
+    refuse_impossible_counts,
+)
+from hushsum.families.estimators import checked_groups, means_of_groups, median_of_means
+from hushsum.families.paired.parameters import Lift, lift_of, read_norm_bound, read_power, read_radius, refuse_sizes
 from hushsum.families.paired.rows import PairedRows
-from hushsum.families.row_counts import refuse_impossible_counts
-from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 

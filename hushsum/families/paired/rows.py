@@ -15,14 +15,14 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families import parallel
-from hushsum.families.family import Counters, Float32
+from hushsum.families import threads
+from hushsum.families.base import Counters, Float32
 from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.engines import engine
 from hushsum.families.lsh.placement import Direct, HashedRows
-from hushsum.families.paired.lift import Lift
+from hushsum.families.paired.parameters import Lift
+from hushsum.public_random import PublicSeed, PublicStream
 
 _BLOCK_RECORDS: Final = 4096
 _ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
@@ -61,8 +61,8 @@ class PairedRows:
 
     def add(self, counters: Counters, records: Float32) -> None:
         """Adds accepted records (n, d) to counters (R, W) in place, some of the rows on each core."""
-        work, n = parallel.shares(len(self.rows), len(records), grain=_ROWS_ABREAST), len(records)
-        parallel.spread(lambda which: self._add(counters[which], records, which), work, n)
+        work, n = threads.shares(len(self.rows), len(records), grain=_ROWS_ABREAST), len(records)
+        threads.spread(lambda which: self._add(counters[which], records, which), work, n)
 
     def _add(self, counters: Counters, records: Float32, which: slice) -> None:
         wide = np.zeros((len(counters), self.rows.buckets), np.int64) if self.folded else counters
@@ -108,7 +108,7 @@ class PairedRows:
                 parts.append(engine().sums(self.rows, wide, less, queries, which))
             return parts
 
-        done = chain.from_iterable(parallel.spread(work, parallel.shares(n, n), n))
+        done = chain.from_iterable(threads.spread(work, threads.shares(n, n), n))
         first, total, squares = (np.concatenate(part) for part in zip(*done, strict=True))
         return first, total, squares
 

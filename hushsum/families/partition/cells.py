@@ -19,14 +19,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
 from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection
+from hushsum.public_random import NORMAL_LIMIT, PublicSeed, PublicStream
 
 #: No entry of a direction is larger than this over the bandwidth.
 DIRECTION_LIMIT: Final = NORMAL_LIMIT
-#: Codes stay below this: the hashes of :mod:`hushsum.families.partition.hashes` take words of 32 bits.
+#: Codes stay below this: the hashes of :mod:`hushsum.families.partition.signed_hashes` take words of 32 bits.
 AXIS_CELLS_MAX: Final = 2**31
 
 Words = npt.NDArray[np.uint32]

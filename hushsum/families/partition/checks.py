@@ -7,8 +7,8 @@ import numpy as np
 
 from hushsum.canonical import real_text
 from hushsum.errors import DeltaError, PlanError, Reason
-from hushsum.families.drawn_sizes import NORMAL, WORD, refuse_draws
-from hushsum.families.family import Increments
+from hushsum.families.base import Increments
+from hushsum.families.limits import NORMAL, WORD, refuse_draws
 from hushsum.families.lsh.codes.projection import DIM_MAX
 from hushsum.families.partition import cells as partition_cells
 from hushsum.families.partition.cells import CellGrid

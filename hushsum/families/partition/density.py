@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families.family import Answer, Counters
+from hushsum.families.base import Answer, Counters
 from hushsum.families.partition import Partition
 
 

@@ -5,12 +5,12 @@ counter at its bucket. Signs make a row's answer unbiased: what else is in a buc
 Farach-Colton 2002; Density Sketches, theorem 3, *average recovery*).
 
 * ``cells = "grid"``: cubes of side ``bandwidth`` over the public bounds, the same for every row: the kernel is 1 within
-  one cell and 0 else, and an answer over n·volume is a density (:mod:`~hushsum.families.partition.density`). The H
-  ``levels`` have cells of 2^ℓ × the side (:mod:`~hushsum.families.partition.heavy` descends them). A query beyond the
-  bounds has no cell: its answer is 0, with a standard error of 0.
-* ``cells = "lsh"``: each row cuts space by p-stable hashes of its own, so that rows are independent draws and their
-  spread holds the choice of the cells too. The kernel is the collision probability of the euclidean hash to the power
-  ``power``; such cells have no volume and no levels.
+one cell and 0 else, and an answer over n·volume is a density (:mod:`~hushsum.families.partition.density`). The H
+``levels`` have cells of 2^ℓ × the side (:mod:`~hushsum.families.partition.heavy_hitters` descends them). A query beyond
+the bounds has no cell: its answer is 0, with a standard error of 0. * ``cells = "lsh"``: each row cuts space by
+p-stable hashes of its own, so that rows are independent draws and their spread holds the choice of the cells too. The
+kernel is the collision probability of the euclidean hash to the power ``power``; such cells have no volume and no
+levels.
 
 **Frozen**: :mod:`hushsum.families.vectors`, and :mod:`cells` and :mod:`hashes` here.
 """
@@ -25,23 +25,33 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.canonical import INTEGER_LIMIT, real_text
-from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families import rounding
-from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families import vectors
+from hushsum.families.base import (
+    Answer,
+    Counters,
+    FieldsAlone,
+    Float32,
+    Increments,
+    Queried,
+    Records,
+    RecordSchema,
+    SignedPacked,
+    VectorRecords,
+    check_counters,
+)
+from hushsum.families.estimators import checked_groups
 from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection
 from hushsum.families.lsh.p_stable import Euclidean
-from hushsum.families.medians import checked_groups
-from hushsum.families.packed import SignedPacked
-from hushsum.families.partition import answers, checks
 from hushsum.families.partition import cells as partition_cells
-from hushsum.families.partition import hashes as partition_hashes
+from hushsum.families.partition import checks, count_sketch
+from hushsum.families.partition import signed_hashes as partition_hashes
 from hushsum.families.partition.cells import CellGrid
-from hushsum.families.partition.rows import PartitionRows
-from hushsum.families.stored import FieldsAlone, check_counters
+from hushsum.families.partition.count_sketch import PartitionRows
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
@@ -88,7 +98,7 @@ class Partition(Queried, SignedPacked, FieldsAlone):
             levels=self.levels,
             power=self.power if self.cells == "lsh" else None,
         )
-        rounding.refuse(self._rounding, self.bandwidth, "sketch")
+        vectors.refuse(self._rounding, self.bandwidth, "sketch")
 
     @classmethod
     def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
@@ -203,9 +213,9 @@ class Partition(Queried, SignedPacked, FieldsAlone):
             groups = checked_groups(groups, self.rows)
         counters, points = np.ascontiguousarray(counters, np.int64), self._points(queries)
         if groups is None:
-            answer = answers.mean(self.tables, counters, points, noise_variance)
+            answer = count_sketch.mean(self.tables, counters, points, noise_variance)
         else:
-            answer = answers.median(self.tables, counters, points, groups)
+            answer = count_sketch.median(self.tables, counters, points, groups)
         if self.tables.grid:
             outside = ~self.tables.grid.inside(points)
             answer.value[outside] = answer.std_error[outside] = 0.0

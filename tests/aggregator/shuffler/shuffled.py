@@ -17,9 +17,9 @@ from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import Reason
 from hushsum.labels import SHUFFLED
-from hushsum.local.batches import ReportBatch, unpack
+from hushsum.local.report_batch import ReportBatch, unpack
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from tests.doubles import ManualRuntime
 from tests.plans import small_plan

@@ -15,12 +15,11 @@ from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.shuffler.app import Shuffler, running
 from hushsum import Release
-from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import PlanError, Reason
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
+from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.debts import Debts

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum.families import Hashed, parallel
-from hushsum.families.family import SetRecords, VectorRecords
-from hushsum.families.fourier import Fourier, spectrum
+from hushsum.families import Hashed, threads
+from hushsum.families.base import SetRecords, VectorRecords
+from hushsum.families.fourier import Fourier
+from hushsum.families.fourier import kernels as spectrum
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh.compiled.one_permutation import CompiledOnePermutation
 from hushsum.families.lsh.numpy_engine import NumpyOnePermutation
@@ -30,8 +31,8 @@ CASES: tuple[tuple[Any, dict[str, object]], ...] = (
 
 
 def many_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(parallel, "RECORDS_MIN", 50)
-    monkeypatch.setattr(parallel, "cores", lambda: count)
+    monkeypatch.setattr(threads, "RECORDS_MIN", 50)
+    monkeypatch.setattr(threads, "cores", lambda: count)
 
 
 def parts(family: Any, records: Any, queries: Any) -> list[bytes]:
@@ -64,7 +65,7 @@ def test_one_permutation_is_cut_by_records_and_computes_each_once(
 ) -> None:
     """Each record that is added, encoded or asked about is ordered once, however many cores there are."""
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
-    monkeypatch.setattr("hushsum.families.hashed.writes._COPIED_MAX", copied)
+    monkeypatch.setattr("hushsum.families.hashed.family._COPIED_MAX", copied)
     computed: list[int] = []
     kind: Any = NumpyOnePermutation if kernels == "plain" else CompiledOnePermutation
     whole = kind._all

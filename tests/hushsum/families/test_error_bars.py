@@ -11,7 +11,7 @@ from scipy.stats import binom, chi2
 
 from hushsum.errors import RecordError
 from hushsum.families import Hashed, SetRecords, VectorRecords
-from hushsum.families.estimates import Division
+from hushsum.families.estimators import Division
 from hushsum.families.fourier import Fourier
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.placement import Rehash

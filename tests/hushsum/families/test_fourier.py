@@ -12,7 +12,7 @@ import pytest
 
 from hushsum import canonical
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
-from hushsum.families.family import Increments, SetRecords, VectorRecords
+from hushsum.families.base import Increments, SetRecords, VectorRecords
 from hushsum.families.fourier import Fourier
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table

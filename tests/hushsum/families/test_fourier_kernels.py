@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binom, norm, t
 
-from hushsum.draws import PublicSeed
-from hushsum.families.family import VectorRecords
+from hushsum.families.base import VectorRecords
 from hushsum.families.fourier import Fourier
-from hushsum.families.fourier.frequencies import orthogonal
+from hushsum.families.fourier.parameters import orthogonal
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]

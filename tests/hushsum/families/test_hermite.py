@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
-from hushsum.families.family import Increments, VectorRecords
+from hushsum.families.base import Increments, VectorRecords
 from hushsum.families.hermite import Hermite
 from hushsum.families.hermite import family as hermite
 from hushsum.parameters import NO_PARAMETERS, Parameters, digest

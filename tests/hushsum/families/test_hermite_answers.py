@@ -10,7 +10,7 @@ import pytest
 from numpy.polynomial import hermite as polynomials
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.families.family import VectorRecords
+from hushsum.families.base import VectorRecords
 from hushsum.families.hermite import Hermite
 from hushsum.families.hermite import series as hermite_series
 from hushsum.noise import DiscreteLaplace

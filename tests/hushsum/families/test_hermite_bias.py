@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.families.family import Answer, VectorRecords
+from hushsum.families.base import Answer, VectorRecords
 from hushsum.families.hermite import Hermite
 from hushsum.noise import DiscreteLaplace
 from hushsum.schema import Table

@@ -12,10 +12,10 @@ import pytest
 from scipy.stats import binom, chi2
 
 from hushsum.errors import DeltaError, NotBuiltError, PlanError, Reason, RecordError
-from hushsum.families.family import Increments, SetRecords, VectorRecords
+from hushsum.families.base import Increments, SetRecords, VectorRecords
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.paired import Paired
-from hushsum.families.paired.lift import AUXILIARY, Lift
+from hushsum.families.paired.parameters import AUXILIARY, Lift
 from hushsum.families.paired.rows import PairedRows
 from hushsum.schema import Table
 

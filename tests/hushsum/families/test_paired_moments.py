@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.families.family import VectorRecords
+from hushsum.families.base import VectorRecords
 from hushsum.families.paired import Paired
 from hushsum.families.paired.moments import Moments, moments
 from hushsum.schema import Table

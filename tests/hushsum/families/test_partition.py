@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import t
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families import Increments, SetRecords, VectorRecords
-from hushsum.families.partition import Partition, hashes
+from hushsum.families.partition import Partition, signed_hashes
 from hushsum.families.partition.density import density, volumes
 from hushsum.kernels import euclidean
+from hushsum.public_random import PublicSeed, PublicStream
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]
@@ -117,22 +117,22 @@ def test_a_query_beyond_the_bounds_has_no_cell_and_no_error(rng: np.random.Gener
 
 
 # ----------------------------------------------------------------------------------------------- hashes with signs
-Draw = Callable[..., hashes.SignedHashes]
+Draw = Callable[..., signed_hashes.SignedHashes]
 
 
-def without_signs(*seed: Any, **sizes: Any) -> hashes.SignedHashes:
-    right = hashes.draw(*seed, **sizes)
+def without_signs(*seed: Any, **sizes: Any) -> signed_hashes.SignedHashes:
+    right = signed_hashes.draw(*seed, **sizes)
     return replace(right, signs=np.zeros_like(right.signs))
 
 
-def one_hash_for_both(*seed: Any, **sizes: Any) -> hashes.SignedHashes:
-    right = hashes.draw(*seed, **sizes)
+def one_hash_for_both(*seed: Any, **sizes: Any) -> signed_hashes.SignedHashes:
+    right = signed_hashes.draw(*seed, **sizes)
     return replace(right, signs=right.places)
 
 
-def bits_of_one_hash(*seed: Any, **sizes: Any) -> hashes.SignedHashes:
+def bits_of_one_hash(*seed: Any, **sizes: Any) -> signed_hashes.SignedHashes:
     """The sign is the bit of h below those of the bucket: pairwise independent, and yet not independent enough."""
-    right = hashes.draw(*seed, **sizes)
+    right = signed_hashes.draw(*seed, **sizes)
     return replace(right, signs=right.places << np.uint64(64 - right.shift))
 
 
@@ -164,8 +164,8 @@ def assert_variance_is_that_of_collisions(draw: Draw, seed: int) -> None:
 @pytest.mark.statistical
 def test_signs_make_a_row_unbiased_with_the_variance_of_its_collisions(seed: int) -> None:
     """False alarm 2e-6 for both."""
-    assert_unbiased(hashes.draw, seed)
-    assert_variance_is_that_of_collisions(hashes.draw, seed)
+    assert_unbiased(signed_hashes.draw, seed)
+    assert_variance_is_that_of_collisions(signed_hashes.draw, seed)
 
 
 @pytest.mark.statistical

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from hushsum import Plan
 from hushsum.entropy import Entropy, ReplayableEntropy
-from hushsum.local import encoding
+from hushsum.local import reports as encoding
 from tests.plans import small_plan
 
 Int64 = npt.NDArray[np.int64]

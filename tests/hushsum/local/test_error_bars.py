@@ -12,11 +12,11 @@ import pytest
 from scipy.stats import binom
 
 from hushsum import Plan
-from hushsum.draws import PublicSeed
 from hushsum.families import Answer, Hashed
 from hushsum.families.fourier import Fourier
-from hushsum.local import decoding
+from hushsum.local import estimation
 from hushsum.parameters import digest
+from hushsum.public_random import PublicSeed
 from tests.hushsum.local.report_plans import collected, entropy_of, rehashed_plan, report_plan, wave_plan
 from tests.plans import tables
 
@@ -62,7 +62,7 @@ def covered(name: str, rng: np.random.Generator, wrong: float = 1.0, shares: boo
         labels = ["abc"[i] for i in rng.integers(0, 3, 500)] if label else None
         mine = np.ones(500, np.bool_) if labels is None else np.array(labels) == label
         counters = collected(plan, records, entropy_of(rng), labels)
-        ask = decoding.density if shares else decoding.kernel_sum
+        ask = estimation.density if shares else estimation.kernel_sum
         answer: Answer = ask(plan, counters, NEAR, label=label)
         truth = plan.family.kernel(records[mine], NEAR).sum() / (mine.sum() if shares else 1)
         low, high = replace(answer, std_error=answer.std_error * wrong).interval(0.95)[0]
@@ -102,8 +102,8 @@ def test_counts_of_classes_are_as_far_off_as_they_say(randomiser: str, number: i
     plan = report_plan(randomiser, **rows(number), **LABELS)
     records, labels = np.full((500, 2), 3.0), ["a"] * 100 + ["b"] * 400
     found = [collected(plan, records, entropy_of(rng), labels) for _ in range(TRIALS)]
-    counts = np.array([decoding.count_of(plan, counters, "a") for counters in found])
-    errors = np.array([decoding.count_std_error(plan, counters, label="a") for counters in found])
+    counts = np.array([estimation.count_of(plan, counters, "a") for counters in found])
+    errors = np.array([estimation.count_std_error(plan, counters, label="a") for counters in found])
     stated = np.sqrt(np.square(errors).mean())
     assert abs(counts.mean() - 100) < 5 * stated / np.sqrt(TRIALS)
     assert abs(counts.std() / stated - 1) < 5 / np.sqrt(2 * TRIALS)
@@ -127,7 +127,9 @@ def test_given_rows_err_by_choice_and_response_alone(
     """
     plan = given_plan(randomiser, rng, *classes)
     records, labels = rng.uniform(0, 10, (500, 2)), ["a"] * 500 if classes else None
-    found = [decoding.kernel_sum(plan, collected(plan, records, entropy_of(rng), labels), NEAR) for _ in range(TRIALS)]
+    found = [
+        estimation.kernel_sum(plan, collected(plan, records, entropy_of(rng), labels), NEAR) for _ in range(TRIALS)
+    ]
     values, errors = (np.array([getattr(answer, side)[0] for answer in found]) for side in ("value", "std_error"))
     known = randomiser == "k-rr" or not classes
     assert (found[0].spread, found[0].degrees) == (("noise", None) if known else ("rows", 19))

@@ -12,7 +12,7 @@ from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.errors import DeltaError, GuaranteeError, PlanError, Reason
 from hushsum.local import silo
 from hushsum.plan import Plan
-from hushsum.privacy.words import Words
+from hushsum.privacy.modular_words import Words
 
 Int64 = npt.NDArray[np.int64]
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace, Sampler
-from hushsum.noise.digits import digits
 from hushsum.noise.discrete_laplace import GROUP_DRAWS
+from hushsum.noise.geometric_digits import digits
 from tests.hushsum.noise import observed_gaussian
 
 FAIL = 0xFFFF  # a first word above every threshold, for no digit is likelier than one half

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from hushsum.noise import DiscreteGaussian
-from hushsum.noise.strips import strips
-from hushsum.noise.thresholds import ProbabilityThreshold
+from hushsum.noise.exp_thresholds import ProbabilityThreshold
+from hushsum.noise.gaussian_envelope import strips
 
 ALL = 2**32  # choices, and first values of U
 NEGATIVE = 1 << 63  # of a second word

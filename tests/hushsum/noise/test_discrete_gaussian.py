@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hushsum.draws import PublicSeed
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
-from hushsum.noise import DiscreteGaussian, discrete_gaussian, strips_fast, strips_plain
-from hushsum.noise.strips import Strips, strips
-from hushsum.noise.strips_plain import DOUBT, acceptance
-from hushsum.noise.thresholds import ProbabilityThreshold
+from hushsum.noise import DiscreteGaussian, discrete_gaussian, gaussian_envelope, gaussian_envelope_loops
+from hushsum.noise.exp_thresholds import ProbabilityThreshold
+from hushsum.noise.gaussian_envelope import DOUBT, Strips, acceptance, strips
+from hushsum.public_random import PublicSeed
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed import pmf
 from tests.hushsum.noise.observed_gaussian import NEGATIVE, Observed, check_places, draw, zero
@@ -90,7 +89,7 @@ def test_every_value_has_exactly_its_chance_to_sixty_bits(scale: Fraction) -> No
 
 @pytest.mark.parametrize("scale", (Fraction(1), Fraction(40**2)), ids=str)
 def test_so_it_has_in_compiled_loops(scale: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discrete_gaussian, "_loop", lambda _: strips_fast.settle)
+    monkeypatch.setattr(discrete_gaussian, "_loop", lambda _: gaussian_envelope_loops.settle)
     check_law(scale)
 
 
@@ -310,7 +309,7 @@ def test_a_squeeze_too_large_fails_the_exact_check(plant: pytest.MonkeyPatch) ->
 
 def test_a_minus_zero_that_is_kept_fails_the_exact_check(plant: pytest.MonkeyPatch) -> None:
     def both_signs(table: Strips, words: npt.NDArray[np.uint64], values: npt.NDArray[np.int64]) -> object:
-        rejected, undecided = strips_plain.settle(table, words, values)
+        rejected, undecided = gaussian_envelope.settle(table, words, values)
         zeros = np.flatnonzero((words[:, 0] >> np.uint64(32) < table.ends[0]) & (values == 0))
         return np.setdiff1d(rejected, zeros), undecided
 
@@ -346,6 +345,6 @@ def test_a_doubt_resolved_without_more_bits_fails_its_check(bits: int, plant: py
 
 
 def test_a_doubt_that_is_taken_for_clear_fails_the_exact_check(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(strips_plain, "DOUBT", 0)
+    plant.setattr(gaussian_envelope, "DOUBT", 0)
     with pytest.raises(AssertionError):
         check_law(Fraction(10**6))

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.draws import PublicSeed
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import discrete_laplace
-from hushsum.noise.digits import digits
 from hushsum.noise.discrete_laplace import GROUP_DRAWS, DiscreteLaplace
-from hushsum.noise.thresholds import Form, ProbabilityThreshold
-from hushsum.noise.words import below_tied, wrapped
+from hushsum.noise.exp_thresholds import Form, ProbabilityThreshold
+from hushsum.noise.geometric_digits import digits
+from hushsum.noise.random_words import below_tied, wrapped
+from hushsum.public_random import PublicSeed
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed import Tape, columns_of, draw, no_digits, pmf, prefix, true_prefix
 

@@ -12,8 +12,8 @@ import pytest
 
 from hushsum.entropy import Entropy, KeyedEntropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import DiscreteLaplace, PolyaShare, Sampler, polya
-from hushsum.noise.polya_events import counts, sizes
-from hushsum.noise.thresholds import ProbabilityThreshold
+from hushsum.noise.exp_thresholds import ProbabilityThreshold
+from hushsum.noise.polya import counts, sizes
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed_polya import CHOICES, Zeros, block_ends, event, events_at_most, kept, realised
 

@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.noise import KRR, OneBit, Projective, Randomiser, k_rr, one_bit, projective, uniform
+from hushsum.noise import (
+    KRR,
+    OneBit,
+    Projective,
+    Randomiser,
+    one_bit,
+    projective_geometry,
+    random_words,
+    randomized_response,
+)
 
 Int64 = npt.NDArray[np.int64]
 
@@ -109,13 +118,13 @@ def answer_nothing_with_a_constant(patch: pytest.MonkeyPatch) -> None:
 
 def take_the_last_coordinate_for_one(patch: pytest.MonkeyPatch) -> None:
     """The last coordinate of v is taken to be 1, so that its hyperplane is another one."""
-    honest = projective._coordinates
+    honest = projective_geometry._coordinates
 
     def coordinates(inputs: int, field: int, dimension: int) -> Any:
         tables = honest(inputs, field, dimension)
         return tables._replace(inverse=np.ones_like(tables.inverse))
 
-    patch.setattr(projective, "_coordinates", coordinates)
+    patch.setattr(projective_geometry, "_coordinates", coordinates)
 
 
 @pytest.mark.parametrize("mistake", [keep_too_often, also_among_the_others, answer_nothing_with_a_constant])
@@ -135,6 +144,6 @@ def test_a_mistake_in_projective_response_changes_the_law(monkeypatch: pytest.Mo
 
 
 def test_the_modules_draw_with_the_one_sampler_of_integers() -> None:
-    """What :mod:`tests.hushsum.noise.test_uniform` shows of it holds for them."""
-    drawn_with = {vars(module)["uniform"] for module in (k_rr, projective, one_bit)}
-    assert drawn_with == {uniform.uniform}
+    """What :mod:`tests.hushsum.noise.test_random_words` shows of it holds for them."""
+    drawn_with = {vars(module)["uniform"] for module in (randomized_response, projective_geometry, one_bit)}
+    assert drawn_with == {random_words.uniform}

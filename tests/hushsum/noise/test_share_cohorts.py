@@ -16,7 +16,7 @@ import pytest
 
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace, PolyaShare, Sampler, polya
-from hushsum.noise.polya_events import counts, sizes
+from hushsum.noise.polya import counts, sizes
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed_polya import CHOICES, Zeros, block_ends, events_at_most, one_event
 

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from hushsum.privacy.event import ClaimedEvent, Event, Spend
+from hushsum.privacy.events import ClaimedEvent, Event, Spend
 from hushsum.sensitivity import Sensitivity
 
 UNIT = Sensitivity(l0=10, l1=12, l2_squared=16, linf=3)

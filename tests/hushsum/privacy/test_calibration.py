@@ -14,7 +14,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, PlanError
 from hushsum.privacy.calibration import calibrate, round_up
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.verifier import rho_of, variance_needed, verify, verify_counters
 from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity

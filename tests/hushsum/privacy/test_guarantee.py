@@ -8,7 +8,7 @@ import pytest
 from hushsum.canonical import decode, encode
 from hushsum.errors import PlanError
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 from tests.hushsum.local_plans import report_plan, silo_plan
 
 RECORD = Guarantee(

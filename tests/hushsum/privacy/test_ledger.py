@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hushsum.errors import BudgetError, LedgerError
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import ClaimedEvent, Spend
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import ClaimedEvent, Spend
 from hushsum.privacy.ledger import FORMAT_VERSION, Ledger
-from hushsum.privacy.relation import FREE, Cost
+from hushsum.privacy.relations import FREE, Cost
 from hushsum.privacy.zcdp import epsilon_of
 from tests.hushsum.privacy.spends import gaussian, spend
 

@@ -17,7 +17,7 @@ from hushsum.errors import GuaranteeError
 from hushsum.noise import DiscreteLaplace
 from hushsum.privacy.calibration import calibrate
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.verifier import verify
 from hushsum.sensitivity import Sensitivity
 from tests.hushsum.noise.observed import pmf

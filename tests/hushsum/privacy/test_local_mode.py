@@ -9,9 +9,9 @@ import pytest
 from hushsum import Plan
 from hushsum.delta_sizes import BYTES_MAX
 from hushsum.errors import GuaranteeError, Missing, PlanError
+from hushsum.privacy.exact_numbers import notch_of
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.local_mode import SHUFFLE_MAX, LocalMode, Reports
-from hushsum.privacy.numerals import notch_of
 from tests.hushsum.local_plans import SHUFFLED, bit_plan, report_plan, silo_plan
 from tests.plans import classed_plan, secure_plan, set_plan, small_plan
 

@@ -7,10 +7,10 @@ import pytest
 
 from hushsum import Plan
 from hushsum.errors import BudgetError, GuaranteeError, PlanError
-from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import IN_PROCESS, TUMBLING, Event, Spend
-from hushsum.privacy.numerals import notch_of
-from hushsum.privacy.relation import Cost
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.events import IN_PROCESS, TUMBLING, Event, Spend
+from hushsum.privacy.exact_numbers import notch_of
+from hushsum.privacy.relations import Cost
 from hushsum.releases import spend_of
 from hushsum.sensitivity import Sensitivity
 from tests.hushsum.local_plans import SHUFFLED, bit_plan, report_plan, silo_plan

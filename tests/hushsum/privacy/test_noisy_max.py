@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from hushsum.draws import PublicSeed
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.errors import GuaranteeError
-from hushsum.noise.thresholds import exp_upper
+from hushsum.noise.exp_thresholds import exp_upper
 from hushsum.privacy import noisy_max
-from hushsum.privacy.event import Event
+from hushsum.privacy.events import Event
 from hushsum.privacy.noisy_max import event, report_noisy_max, scale_for, win_probabilities
+from hushsum.public_random import PublicSeed
 from tests.hushsum.noise.observed import Tape
 
 WORDS = 2**64

@@ -10,8 +10,8 @@ from hushsum import GuaranteeError, Plan, PlanError
 from hushsum.privacy.calibration import calibrate, round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import FAILURE
-from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.shares import rho_of_shares
+from hushsum.privacy.distributed_gaussian import rho_of_shares
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.verifier import rho_of, variance_needed, verify
 from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity

@@ -166,7 +166,7 @@ def test_verifying_needs_nothing_heavy() -> None:
 import sys
 from fractions import Fraction
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.verifier import verify
 from hushsum.sensitivity import Sensitivity
 claim = Claim(Fraction(1), Fraction(1, 10**6), "record")

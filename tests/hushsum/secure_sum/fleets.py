@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.noise import DiscreteGaussian, Sampler
-from hushsum.privacy.words import Words
+from hushsum.privacy.modular_words import Words
 from hushsum.secure_sum.client import ClientRound
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server import ServerRound
-from hushsum.signatures import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 
 Int64 = npt.NDArray[np.int64]
 PLAN_ID, ROUND = bytes(range(32)), bytes(range(100, 132))

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from hushsum.errors import SecureSumError
-from hushsum.secure_sum import agreement, masks, messages, shamir
+from hushsum.secure_sum import key_agreement, messages, shamir
 from hushsum.secure_sum.bitmaps import Flags, bitmap_of
 from hushsum.secure_sum.client import (
     ClientStep,
@@ -21,14 +21,14 @@ from hushsum.secure_sum.client import (
     SpendWindow,
     Spent,
 )
-from hushsum.secure_sum.contribution import Belongings
-from hushsum.secure_sum.graph import neighbours
+from hushsum.secure_sum.client_secrets import Belongings
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
+from hushsum.secure_sum.neighbour_graph import neighbours
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Circle, Roster, circle_of, consent_parts
 from hushsum.secure_sum.server import Failed, ServerRound
 from hushsum.secure_sum.unmasking import Unmasking
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from tests.hushsum.secure_sum.fleets import Fleet
 from tests.hushsum.secure_sum.joined import Network, Passing
 
@@ -129,28 +129,28 @@ class LyingServer:
 
     def without_self_mask(self, words: Masked, of: str, seed: bytes) -> None:
         """Takes it off in place."""
-        masks.apply(words, subtracted=[agreement.self_mask_key(seed, self._drawn, of)])
+        key_agreement.apply(words, subtracted=[key_agreement.self_mask_key(seed, self._drawn, of)])
 
     def without_pair_masks(self, words: Masked, of: str, seed: bytes, others: Iterable[str]) -> None:
         """Takes off in place what the vectors of others have of the pairwise masks with one whose seed is known."""
-        pair = agreement.mask_key_pair(seed, self.parameters.occasion, of)
+        pair = key_agreement.mask_key_pair(seed, self.parameters.occasion, of)
         index = self.roster.index
         for other in others:
             if index[other] in self.near[index[of]]:
                 public = self.roster.keys[index[other]].mask
-                key = [agreement.pair_mask_key(pair, public, self._drawn, of, other)]
-                masks.apply(words, *((), key) if index[other] < index[of] else (key, ()))
+                key = [key_agreement.pair_mask_key(pair, public, self._drawn, of, other)]
+                key_agreement.apply(words, *((), key) if index[other] < index[of] else (key, ()))
 
     def without_own_pair_masks(self, words: Masked, of: str, seed: bytes) -> None:
         """Takes off in place all pairwise masks of a client's own vector, whose seed is known."""
-        pair = agreement.mask_key_pair(seed, self.parameters.occasion, of)
+        pair = key_agreement.mask_key_pair(seed, self.parameters.occasion, of)
         me = self.roster.index[of]
         for other in self.near[me]:
-            key = [agreement.pair_mask_key(pair, self.roster.keys[other].mask, self._drawn, of, self.ids[other])]
-            masks.apply(words, *((), key) if me < other else (key, ()))
+            key = [key_agreement.pair_mask_key(pair, self.roster.keys[other].mask, self._drawn, of, self.ids[other])]
+            key_agreement.apply(words, *((), key) if me < other else (key, ()))
 
     @property
-    def _drawn(self) -> agreement.Occasion:
+    def _drawn(self) -> key_agreement.Occasion:
         return self.parameters.occasion.drawn(self.circle.transcript)
 
 
@@ -199,9 +199,9 @@ def tags_dropped(patch: pytest.MonkeyPatch) -> None:
     def lenient(key: bytes, sealed: bytes, _associated: bytes = b"") -> bytes:
         # GCM enciphers in counter mode, from block 2 on behind the nonce of 12 bytes.
         stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\2")).encryptor()
-        return stream.update(sealed[: -agreement.TAG_BYTES])
+        return stream.update(sealed[: -key_agreement.TAG_BYTES])
 
-    patch.setattr(agreement, "unseal", lenient)
+    patch.setattr(key_agreement, "unseal", lenient)
 
 
 def masks_of_dropouts_left_in(patch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def noise_drawn_again(patch: pytest.MonkeyPatch) -> None:
 
 def masks_of_31_bits(patch: pytest.MonkeyPatch) -> None:
     """Planted: the highest bit of each mask is lost."""
-    apply = masks.apply
+    apply = key_agreement.apply
 
     def narrow(words: Masked, added: Sequence[bytes] = (), subtracted: Sequence[bytes] = ()) -> None:
         for keys, sign in ((added, np.add), (subtracted, np.subtract)):
@@ -263,18 +263,18 @@ def masks_of_31_bits(patch: pytest.MonkeyPatch) -> None:
                 apply(mask, added=[key])
                 sign(words, mask & words.dtype.type(2**31 - 1), out=words)
 
-    patch.setattr(masks, "apply", narrow)
+    patch.setattr(key_agreement, "apply", narrow)
 
 
 def masks_of_the_clients_alone(patch: pytest.MonkeyPatch) -> None:
     """Planted: no round and no transcript in the derivation of masks, and mask keys that a device keeps."""
-    occasion = agreement.Occasion(bytes(32), 0, bytes(32), bytes(32))
-    pair_key, own_key, key_pair = agreement.pair_mask_key, agreement.self_mask_key, agreement.mask_key_pair
+    occasion = key_agreement.Occasion(bytes(32), 0, bytes(32), bytes(32))
+    pair_key, own_key, key_pair = key_agreement.pair_mask_key, key_agreement.self_mask_key, key_agreement.mask_key_pair
     patch.setattr(
-        agreement, "pair_mask_key", lambda pair, public, _, one, other: pair_key(pair, public, occasion, one, other)
+        key_agreement, "pair_mask_key", lambda pair, public, _, one, other: pair_key(pair, public, occasion, one, other)
     )
-    patch.setattr(agreement, "self_mask_key", lambda seed, _, client_id: own_key(seed, occasion, client_id))
-    patch.setattr(agreement, "mask_key_pair", lambda seed, _, client_id: key_pair(seed, occasion, client_id))
+    patch.setattr(key_agreement, "self_mask_key", lambda seed, _, client_id: own_key(seed, occasion, client_id))
+    patch.setattr(key_agreement, "mask_key_pair", lambda seed, _, client_id: key_pair(seed, occasion, client_id))
 
 
 def no_self_masks(patch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def no_pairwise_masks(patch: pytest.MonkeyPatch) -> None:
 
 def _unapplied(patch: pytest.MonkeyPatch, derivation: str) -> None:
     """Masks of the keys that come of this are neither added nor taken off."""
-    derive, apply = getattr(agreement, derivation), masks.apply
+    derive, apply = getattr(key_agreement, derivation), key_agreement.apply
     ignored: set[bytes] = set()
 
     def noted(*of: Any) -> bytes:
@@ -300,5 +300,5 @@ def _unapplied(patch: pytest.MonkeyPatch, derivation: str) -> None:
     def rest(words: Masked, added: Sequence[bytes] = (), subtracted: Sequence[bytes] = ()) -> None:
         apply(words, [key for key in added if key not in ignored], [key for key in subtracted if key not in ignored])
 
-    patch.setattr(agreement, derivation, noted)
-    patch.setattr(masks, "apply", rest)
+    patch.setattr(key_agreement, derivation, noted)
+    patch.setattr(key_agreement, "apply", rest)

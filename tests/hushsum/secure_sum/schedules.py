@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum.privacy.words import Words
-from hushsum.secure_sum.agreement import KeyPair
+from hushsum.privacy.modular_words import Words
 from hushsum.secure_sum.client import ClientStep
+from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server import Done, Failed, ServerRound
-from hushsum.signatures import VerifyKey
+from hushsum.signing import VerifyKey
 from tests.hushsum.secure_sum.fleets import Fleet, Recorded, fleet, small_parameters
 from tests.hushsum.secure_sum.joined import Kill, Network, Passing
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hushsum.secure_sum import agreement
+from hushsum.secure_sum import key_agreement
 from hushsum.secure_sum.client import ClientStep
-from hushsum.secure_sum.contribution import Belongings
+from hushsum.secure_sum.client_secrets import Belongings
 from hushsum.secure_sum.messages import SEALED_BYTES, Kind
 from hushsum.secure_sum.server import Done, Failed
 from tests.hushsum.secure_sum import planted
@@ -114,8 +114,8 @@ def dealing(own: Belongings, altered: Callable[[int, bytes], bytes]) -> None:
         check, *sealed = honest()
         dealt = []
         for place, ((neighbour_id, keys), message) in enumerate(zip(own._near(), sealed, strict=True)):
-            key = agreement.share_key(own._exchange, keys.exchange, own._occasion, own._client_id, neighbour_id)
-            dealt.append(agreement.seal(key, altered(place, agreement.unseal(key, message))))
+            key = key_agreement.share_key(own._exchange, keys.exchange, own._occasion, own._client_id, neighbour_id)
+            dealt.append(key_agreement.seal(key, altered(place, key_agreement.unseal(key, message))))
         return [check, *dealt]
 
     own.sealed_shares = sealed_shares  # type: ignore[method-assign]  # this one client is corrupt

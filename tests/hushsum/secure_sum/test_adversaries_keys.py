@@ -8,11 +8,11 @@ import pytest
 
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import SecureSumError
-from hushsum.secure_sum import agreement, messages, server_events
-from hushsum.secure_sum.agreement import KeyPair
+from hushsum.secure_sum import key_agreement, messages, server_events
 from hushsum.secure_sum.client import ClientRound, Send, ServerMessage
-from hushsum.secure_sum.graph import neighbours_of
+from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Keys, Kind
+from hushsum.secure_sum.neighbour_graph import neighbours_of
 from hushsum.secure_sum.roster import Roster, advertised, circle_of
 from hushsum.secure_sum.server import Done, Drop, Failed, ServerRound
 from tests.hushsum.secure_sum import planted
@@ -110,7 +110,7 @@ def test_were_signatures_of_keys_not_looked_at_the_server_would_read_the_shares_
     theirs, occasion = roster.keys[roster.index[VICTIM]].exchange, SMALL.occasion.drawn(circle.transcript)
     at = HEAD + 32 + 2 * 48  # behind the check and what is for the two neighbours before
     sealed = network.said(VICTIM, Kind.SHARES)[0][at : at + 48]
-    assert len(agreement.unseal(agreement.share_key(own, theirs, occasion, VICTIM, OTHER), sealed)) == 32
+    assert len(key_agreement.unseal(key_agreement.share_key(own, theirs, occasion, VICTIM, OTHER), sealed)) == 32
 
 
 def sybils(rng: np.random.Generator, *, trusting: bool) -> tuple[Fleet, str]:

@@ -7,7 +7,7 @@ import pytest
 
 from hushsum.errors import SecureSumError
 from hushsum.privacy.cohort import Cohort
-from hushsum.secure_sum.graph import order
+from hushsum.secure_sum.neighbour_graph import order
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Circle
 from tests.hushsum.secure_sum import planted

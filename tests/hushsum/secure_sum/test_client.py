@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.secure_sum import messages
 from hushsum.secure_sum.bitmaps import flags_of
 from hushsum.secure_sum.client import (
@@ -25,6 +24,7 @@ from hushsum.secure_sum.client import (
     Spent,
 )
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
+from hushsum.signing import Directory, DirectoryKey, Role
 from tests.hushsum.secure_sum.fleets import Recorded, directory_of, signing_keys
 from tests.hushsum.secure_sum.joined import Kill
 from tests.hushsum.secure_sum.stages import (

@@ -10,7 +10,6 @@ import pytest
 from hushsum.errors import SecureSumError
 from hushsum.labels import CONSENT
 from hushsum.secure_sum import messages
-from hushsum.secure_sum.agreement import KeyPair
 from hushsum.secure_sum.bitmaps import bitmap_of
 from hushsum.secure_sum.client import (
     ClientStep,
@@ -21,8 +20,9 @@ from hushsum.secure_sum.client import (
     Send,
     ServerMessage,
 )
-from hushsum.secure_sum.graph import order
+from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Keys, Kind
+from hushsum.secure_sum.neighbour_graph import order
 from hushsum.secure_sum.roster import Circle
 from tests.hushsum.secure_sum.fleets import signing_keys
 from tests.hushsum.secure_sum.joined import Kill

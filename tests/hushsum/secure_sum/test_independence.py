@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.privacy.words import Words
+from hushsum.privacy.modular_words import Words
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server import Done
 from tests.hushsum.secure_sum import planted

@@ -8,7 +8,7 @@ import pytest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.labels import CONSENT
 from hushsum.secure_sum import messages
-from hushsum.secure_sum.agreement import KeyPair
+from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Advertisement, Kind
 from hushsum.secure_sum.roster import advertised
 from hushsum.secure_sum.server import (
@@ -20,7 +20,7 @@ from hushsum.secure_sum.server import (
     Tell,
     Uploaded,
 )
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from tests.hushsum.secure_sum.altered import HEAD, LIAR, SAYS, SMALL, altering, exact, goes_on_without, honest, joined
 from tests.hushsum.secure_sum.fleets import Fleet, fleet, ids_of, small_parameters
 from tests.hushsum.secure_sum.joined import Network, Passing

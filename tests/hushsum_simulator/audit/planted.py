@@ -20,16 +20,16 @@ from hushsum import outcomes, releases
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.families.hashed.family import Hashed
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace, PolyaShare, Sampler, discrete_gaussian, discrete_laplace
-from hushsum.noise.strips import CHOICE_BITS
-from hushsum.noise.thresholds import Form
+from hushsum.noise.exp_thresholds import Form
+from hushsum.noise.gaussian_envelope import CHOICE_BITS
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
-from hushsum.privacy import account, relation
+from hushsum.privacy import accountant, relations
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.relation import CLIENT, Loss
+from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.mechanisms import Mechanism
+from hushsum.privacy.relations import CLIENT, Loss
 from hushsum.releases import Release
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Circle
@@ -234,13 +234,13 @@ def calibrate_for_one_record(patch: pytest.MonkeyPatch) -> None:
 
 def count_a_clients_spend_in_full_for_records(patch: pytest.MonkeyPatch) -> None:
     """The ledger takes what is promised to a client for a promise to each of its records."""
-    honest = relation.implied
+    honest = relations.implied
 
     def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation: str) -> Loss | None:
         unit = for_unit if unit == CLIENT else unit
         return honest(loss, unit=unit, relation=relation, for_unit=for_unit, for_relation=for_relation)
 
-    patch.setattr(account, "implied", implied)
+    patch.setattr(accountant, "implied", implied)
 
 
 def seed_by_a_constant(patch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from hushsum.entropy import Entropy
 from hushsum.families.hashed.family import Hashed
-from hushsum.local import encoding
+from hushsum.local import reports as encoding
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective, Sampler
 from hushsum.plan import Plan
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.mechanisms import Mechanism
 from hushsum_simulator.audit import local
 from hushsum_simulator.audit.local import Held
 

@@ -17,8 +17,8 @@ from edge_client.encoding import ReportEncoder
 from edge_client.spool.changes import Add
 from hushsum.entropy import Entropy
 from hushsum.families.hashed.family import Hashed
-from hushsum.local import encoding
-from hushsum.local.layout import bit_of
+from hushsum.local import reports as encoding
+from hushsum.local.reports import bit_of
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective
 from hushsum.plan import Plan
 from hushsum_simulator.audit import empirical, local, pipelines

@@ -13,7 +13,7 @@ from aggregator.config import Config
 from aggregator.model import Scope
 from aggregator.plan_loading import client_directory_of
 from hushsum.plan import Plan
-from hushsum.signatures import SigningKey
+from hushsum.signing import SigningKey
 from hushsum_simulator.deployment.prepare import dealt, prepare, prepared, source_of
 from hushsum_simulator.deployment.settings import DeploymentSettings, client_credentials
 from hushsum_simulator.errors import JourneyError, SettingsConflictError

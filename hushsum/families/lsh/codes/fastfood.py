@@ -48,11 +48,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
-from hushsum.elementary import ln
 from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
 from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from hushsum.families.lsh.row_sources import Independent, offsets
+from hushsum.math_portable import ln
+from hushsum.public_random import NORMAL_LIMIT, PublicSeed, PublicStream
 
 #: Blocks of rows, at least, unless there are fewer rows: error bars come from their spread.
 BLOCKS_MIN: Final = 8

@@ -25,9 +25,9 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Bools, Int64, UInt32
 from hushsum.families.sets import Sets
+from hushsum.public_random import PublicSeed, PublicStream
 
 #: What a part's collision probability may differ from the Jaccard similarity by.
 BIAS: Final = 5e-4

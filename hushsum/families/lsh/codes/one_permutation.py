@@ -33,10 +33,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Bools, Int64, UInt32, UInt64
 from hushsum.families.lsh.codes.minhash import Order, orders
 from hushsum.families.sets import Sets
+from hushsum.public_random import PublicSeed, PublicStream
 
 #: Bins that an empty bin tries before it waits for a claim.
 TRIES: Final = 8

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.acceleration import compiled
+from hushsum.compiled import compiled
 from hushsum.families.lsh.arrays import Float32, Float64, Int32, UInt64
 from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.placement import Placement, Rehash

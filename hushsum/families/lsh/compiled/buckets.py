@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 from hushsum.families.lsh.arrays import Float64, Int32, Int64, UInt32, UInt64
 from hushsum.families.lsh.placement import OUTSIDE
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from hushsum.draws import PublicSeed
 from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64, Points, UInt64
 from hushsum.families.lsh.codes import minhash, one_permutation
 from hushsum.families.lsh.codes.bins import Bins
@@ -30,6 +29,7 @@ from hushsum.families.lsh.compiled.projection import NARROW, CompiledProjection
 from hushsum.families.lsh.numpy_engine import JoinedCoders
 from hushsum.families.lsh.placement import CompiledCoder, Direct, HashedRows, Placement, Rehash
 from hushsum.families.sets import Sets
+from hushsum.public_random import PublicSeed
 
 _SPAN_BLOCKS: Final = 64  # what is prepared once for all chunks of rows
 _DENSE_COUNTERS: Final = 1 << 18

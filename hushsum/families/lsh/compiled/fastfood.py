@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 from hushsum.families.lsh.arrays import Float32, Float64, Int32
 from hushsum.families.lsh.codes.fastfood import Fastfood
 from hushsum.families.lsh.placement import Placement

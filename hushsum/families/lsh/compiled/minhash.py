@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 from hushsum.families.lsh.arrays import Int32, Int64, UInt32
 from hushsum.families.lsh.codes.minhash import MinHash
 from hushsum.families.lsh.placement import Placement

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 from hushsum.families.lsh.arrays import Bytes, Int32, Int64, UInt32, UInt64
 from hushsum.families.lsh.codes.one_permutation import TRIES, OnePermutation
 from hushsum.families.lsh.numpy_engine import KeptCodes

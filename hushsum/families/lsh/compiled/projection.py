@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hushsum.acceleration import compiled, inlined
+from hushsum.compiled import compiled, inlined
 from hushsum.families.lsh.arrays import Bytes, Float32, Float64, Int32, UInt64
 from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.placement import Direct, Placement, Rehash

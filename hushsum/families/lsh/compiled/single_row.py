@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hushsum.acceleration import compiled
+from hushsum.compiled import compiled
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
 
 

@@ -11,7 +11,6 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.draws import PublicSeed
 from hushsum.families.lsh import numpy_engine, placement
 from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.codes.code import Code
@@ -19,6 +18,7 @@ from hushsum.families.lsh.codes.joined import Joined
 from hushsum.families.lsh.codes.projection import Projection, Signs
 from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.placement import HashedRows
+from hushsum.public_random import PublicSeed
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]

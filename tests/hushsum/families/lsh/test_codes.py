@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.draws import PublicSeed
 from hushsum.families import Hashed, VectorRecords
 from hushsum.families.hashed.family import NO_TRANSFORMS
 from hushsum.families.lsh import numpy_engine
@@ -25,6 +24,7 @@ from hushsum.families.lsh.p_stable import Euclidean
 from hushsum.families.lsh.placement import HashedRows
 from hushsum.families.lsh.row_sources import Independent
 from hushsum.families.vectors import VectorSpace
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from tests.hushsum.families.lsh import reference
 

@@ -8,12 +8,12 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import kstest
 
-from hushsum.draws import PublicSeed
 from hushsum.errors import PlanError, RecordError
 from hushsum.families import Hashed
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes import fastfood
 from hushsum.families.lsh.codes.fastfood import Fastfood
+from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
 from tests.hushsum.families.lsh import hash_checks, reference
 

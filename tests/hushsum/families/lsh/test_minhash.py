@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hushsum.draws import PublicSeed
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes import minhash, one_permutation
 from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.compiled.minhash import LANES, TILE
 from hushsum.families.lsh.placement import HashedRows, direct, rehash
 from hushsum.families.sets import Sets
+from hushsum.public_random import PublicSeed
 from tests.hushsum.families.lsh import reference
 from tests.hushsum.families.lsh.minhash_reference import WORD, Definition, defined, fast_codes, packed, plain_codes
 

@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binomtest, t
 
-from hushsum.draws import PublicSeed
 from hushsum.families.lsh.arrays import UInt32
 from hushsum.families.lsh.codes import minhash, one_permutation
 from hushsum.families.lsh.codes.one_permutation import OnePermutation
 from hushsum.families.sets import Sets
+from hushsum.public_random import PublicSeed
 from tests.hushsum.families.lsh.minhash_reference import (
     WORD,
     Codes,

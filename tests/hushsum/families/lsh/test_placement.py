@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import binomtest, chi2
 
-from hushsum.draws import PublicSeed
 from hushsum.families.lsh import placement
 from hushsum.families.lsh.compiled import buckets
+from hushsum.public_random import PublicSeed
 from tests.hushsum.families.lsh import reference
 
 Int64 = npt.NDArray[np.int64]

@@ -1,0 +1,199 @@
+"""Answers of hashed rows at queries: the mean over rows, sets of rows or groups, each with its error bar.
+
+:class:`RowReports` adds what local reports need: the bucket of a record in one row, and of queries in every row.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.families import threads
+from hushsum.families.base import Answer, Records
+from hushsum.families.estimators import Division, SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
+from hushsum.families.hashed.product_kernel import Product
+from hushsum.families.hashed.row_draws import RowDraws
+from hushsum.families.lsh import numpy_engine, single_row
+from hushsum.families.lsh.arrays import Points
+from hushsum.families.lsh.engines import RowEngine, engine
+from hushsum.families.lsh.hash import Domain
+from hushsum.families.lsh.placement import HashedRows, Rehash
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def shared_codes(rows: HashedRows, points: Points, others: Points) -> Float64:
+    """(n, m): the share of rows in which n and m accepted points share all their codes."""
+    coder, shared = numpy_engine.coder(rows.code), np.zeros((len(points), len(others)))
+    if not shared.size:
+        return shared
+    left, right = coder.prepare(points), numpy_engine.coder(rows.code).prepare(others)
+    for row in range(len(rows)):
+        parts = slice(row * rows.power, (row + 1) * rows.power)
+        first = coder.codes(parts, left).copy()
+        shared += (first[:, :, None] == coder.codes(parts, right)[:, None, :]).all(axis=0)
+    return shared / len(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class RowReads:
+    """The reads of R rows at m queries: y_r = (counters[r, bucket] − less[r])·factor.
+
+    Attributes:
+        rows: Their parameters.
+        counters: (R, W) int64, C-contiguous.
+        queries: m of them, accepted.
+        less: (R,): 0, or a W-th of the row's total where codes are rehashed.
+        factor: 1, or W/(W − 1).
+    """
+
+    rows: HashedRows
+    counters: Int64
+    queries: Points
+    less: Float64
+    factor: float
+
+    @classmethod
+    def of(cls, rows: HashedRows, counters: Int64, queries: Points) -> "RowReads":
+        """What is read where the rows place their codes."""
+        if not isinstance(rows.placement, Rehash):
+            return cls(rows, counters, queries, np.zeros(len(rows)), 1.0)
+        width = rows.buckets
+        return cls(rows, counters, queries, counters.sum(axis=1) / width, width / (width - 1))
+
+    def mean(self) -> Answer:
+        """Over independent rows, with the standard error of their spread; one row knows none."""
+        value, variance = self._moments(slice(0, len(self.rows)))
+        if len(self.rows) == 1:
+            return Answer(value, np.full(len(value), math.nan))
+        return Answer(value, np.sqrt(variance / len(self.rows)), degrees=len(self.rows) - 1)
+
+    def mean_of_sets(self, sets: Division) -> Answer:
+        """Over all rows, with the standard error of the spread of independent sets of them; one set knows none."""
+        parts = list(pairwise(sets.ends.tolist()))
+        found = dict(zip(parts, self._sums_of_sets(engine(), [slice(*part) for part in parts]), strict=True))
+        value, error = sets.reduce(lambda which: found[which.start, which.stop])
+        return Answer(value * self.factor, error * self.factor, spread="sets", degrees=sets.degrees)
+
+    def mean_of_given(self, variance: float) -> Answer:
+        """Over rows that are no draw: ``variance`` of the answer is all that is uncertain."""
+        value, _ = self._moments(slice(0, len(self.rows)))
+        return Answer(value, np.full(len(value), math.sqrt(variance)), spread="noise")
+
+    def median_of_groups(self, count: int) -> Answer:
+        """The median of the means of ``count`` contiguous groups of rows.
+
+        Warns:
+            SparseMedianWarning: At some query the groups have too few rows for the records that are near.
+        """
+        means, each = self._means(count), len(self.rows) // count
+        records = float(self.counters.sum()) / len(self.rows)
+        sparse = is_sparse(mean_of_groups(means), records, each)
+        if count > 1 and sparse.any():
+            text = (
+                f"{int(sparse.sum())} of {len(sparse)} queries have so few records near that the median of {count} "
+                f"groups of {each} rows is far below the truth: ask for fewer groups, or for the mean"
+            )
+            warnings.warn(text, SparseMedianWarning, stacklevel=4)
+        value, error = median_of_means(means, each)
+        return Answer(value, error, spread="groups", degrees=max(1, count - 1))
+
+    def _means(self, count: int) -> Float64:
+        """(count, m): of contiguous groups of rows, the longer ones first."""
+        sizes = [len(part) for part in np.array_split(np.empty(len(self.rows)), count)]
+        ends = np.cumsum([0, *sizes]).tolist()
+        return np.stack([self._moments(slice(*pair))[0] for pair in pairwise(ends)])
+
+    def _moments(self, which: slice) -> tuple[Float64, Float64]:
+        """(m,) each: the mean of these rows, and their variance (of one row: 0)."""
+        loops, n = engine(), which.stop - which.start
+        first, total, squares = self._sums(loops, which)
+        value = first + total / n
+        variance = np.maximum(squares - total * total / n, 0.0) / max(1, n - 1)
+        return (
+            (value, variance) if self.factor == 1.0 else (value * self.factor, variance * (self.factor * self.factor))
+        )
+
+    def _sums(self, loops: RowEngine, which: slice) -> tuple[Float64, Float64, Float64]:
+        return self._sums_of_sets(loops, [which])[0]
+
+    def _sums_of_sets(self, loops: RowEngine, sets: list[slice]) -> list[tuple[Float64, Float64, Float64]]:
+        """What the rows of each set read, see :func:`numpy_engine.sums`; queries are prepared once."""
+        m = len(self.queries)
+
+        def work(some: slice) -> list[tuple[Float64, Float64, Float64]]:
+            return loops.sums_of_sets(self.rows, self.counters, self.less, self.queries[some], sets)
+
+        parts = threads.spread(work, threads.shares(m, m), m)
+        if len(parts) == 1:
+            return parts[0]
+        return [
+            (first, total, squares) for first, total, squares in np.concatenate(list(map(np.asarray, parts)), axis=2)
+        ]
+
+
+class _Hashed(Protocol):
+    @property
+    def product(self) -> Product: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def draws(self) -> RowDraws: ...
+
+    @property
+    def rehashed(self) -> bool: ...
+
+    @property
+    def _tables(self) -> HashedRows: ...
+
+    @property
+    def _space(self) -> Domain: ...
+
+    def _near(self, queries: Any) -> Points: ...
+
+    def _grouped(self, groups: int) -> int: ...
+
+
+class RowReports:
+    """A hashed family's hooks for reports, each about one row."""
+
+    def buckets_of(self: _Hashed, records: Records, rows: Int64) -> Int64:
+        """(n,) int64: the bucket of each accepted record in row ``rows[i]``, where :meth:`Hashed.add` counts it.
+
+        Raises:
+            RecordError: The records do not come from :meth:`Hashed.accept`.
+            ValueError: ``rows`` is not (n,) int64, of rows from 0 to R − 1.
+        """
+        usable = self._space.accepted(records)
+        return single_row.buckets(self._tables, usable, single_row.checked_rows(rows, len(usable), self.rows))
+
+    def buckets_at(self: _Hashed, queries: Any) -> Iterator[tuple[slice, Int64]]:
+        """(some of m queries, their buckets (R, k) int64 in every row), until all are told.
+
+        A bucket is :data:`~hushsum.families.lsh.placement.OUTSIDE` where no record within the bounds can be.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
+        """
+        return single_row.buckets_at(self._tables, self._near(queries))
+
+    def division(self: _Hashed, groups: int | None = None) -> Division:
+        """The parts of the rows that are independent of each other; see :meth:`Hashed.answer`.
+
+        Raises:
+            ValueError: ``groups`` where rows are not drawn independently, or not from 1 to R.
+        """
+        if groups is not None:
+            return Division.of("groups", self.rows, self._grouped(groups))
+        if (sets := self.draws.sets(self.product, self._space, self.rows)) is not None:
+            return sets
+        given = self.draws.kind == "given" and not self.rehashed
+        return Division.of("noise" if given else "rows", self.rows, self.rows)

@@ -1,0 +1,320 @@
+"""What a population has spent and may still spend: the rules of the ledger, without any storage.
+
+Exact fractions, rounded against us where a bound is irrational.
+
+**Failures of secure sums and other spends**: how a population's δ is divided is fixed before any output is seen.
+
+zCDP is converted at a δ, and a failure takes some of the same δ. If outputs could choose how much goes to either, then
+both bounds together could pass it. So the first release says for all of the population, for no output chose that one:
+no failures ever; or failures beside zCDP, for which a fixed part of δ is kept; or failures and no zCDP at all.
+"""
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from types import MappingProxyType
+from typing import Final
+
+from hushsum.errors import BudgetError, PlanError
+from hushsum.privacy.events import CHOICE, TUMBLING, Spend
+from hushsum.privacy.exact_numbers import numeral
+from hushsum.privacy.relations import NO_LOSS, RECORD, RELATIONS, UNITS, Cost, Loss, implied, is_delta, is_positive
+
+_Chain = tuple[Spend, "_Chain"] | None
+_Target = tuple[str, str]  # unit and relation of a total
+_Group = tuple[str, str, str, _Target]  # plan, unit and relation of windows, and the total that they are in
+_Totals = Mapping[_Target, Loss | None]
+
+_NOTHING_SPENT: Final[_Totals] = MappingProxyType(dict.fromkeys(product(UNITS, RELATIONS), NO_LOSS))
+_COUNTED_MAX: Final = 10**9  # further nobody counts how many more windows can be paid for
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a population may spend in all, in one unit and relation.
+
+    Args:
+        population: Whose data it is; empty for the only one of a ledger.
+        unit: ``record`` or ``client``.
+        relation: ``add/remove``, ``zero-out`` or ``replace``.
+        epsilon: Above 0.
+        delta: From 0 to below 1.
+
+    Raises:
+        PlanError: A field is out of range; it names the key of the plan.
+    """
+
+    population: str
+    unit: str
+    relation: str
+    epsilon: Fraction
+    delta: Fraction
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise PlanError("privacy.unit", self.unit, " or ".join(map(repr, UNITS)))
+        if self.relation not in RELATIONS:
+            raise PlanError("relation", self.relation, " or ".join(map(repr, RELATIONS)))
+        if not is_positive(self.epsilon):
+            raise PlanError("privacy.total_epsilon", self.epsilon, "an exact number above 0")
+        if not is_delta(self.delta):
+            raise PlanError("privacy.total_delta", self.delta, "an exact number from 0 to below 1")
+
+    @property
+    def cost(self) -> Cost:
+        """The (ε, δ) that the total may reach."""
+        return Cost(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """A population's limits and spends. Frozen: a charge gives a new one, in time that does not grow with the spends.
+
+    Args:
+        limits: As its first registration fixed them, or lower.
+    """
+
+    limits: Limits
+    _totals: _Totals = field(default_factory=lambda: _NOTHING_SPENT, repr=False)
+    # Parallel composition: what the worst window so far is worth in a total.
+    _worst: Mapping[_Group, Loss] = field(default_factory=dict, repr=False)
+    _newest_window: Mapping[str, int] = field(default_factory=dict, repr=False)
+    # Newest first, each linked to the one before: sharing the past makes a charge cheap.
+    _chain: _Chain = field(default=None, repr=False)
+
+    @property
+    def spends(self) -> tuple[Spend, ...]:
+        """All spends, oldest first."""
+        return tuple(self._backwards())[::-1]
+
+    @property
+    def newest(self) -> Spend | None:
+        """The last spend; None where there is none."""
+        return self._chain[0] if self._chain else None
+
+    @property
+    def newest_release(self) -> Spend | None:
+        """The last spend that is no choice, nor a window that a public number withheld; None where there is none."""
+        return next((spend for spend in self._backwards() if spend.events and spend.kind != CHOICE), None)
+
+    @property
+    def whose(self) -> str:
+        """The population, as sentences name it."""
+        return f"population {self.limits.population!r}" if self.limits.population else "the only population"
+
+    @property
+    def loss(self) -> Loss | None:
+        """All spends together in the unit and relation of the limits; None ("none") where some imply nothing there."""
+        return self._totals[self.limits.unit, self.limits.relation]
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """The same as the ε at the δ of the limits, and the part of δ that this uses; None where there is no such ε."""
+        return None if self.loss is None else self.loss.cost(self.limits.delta)
+
+    @property
+    def spent(self) -> Cost:
+        """The same as :attr:`cost`.
+
+        Raises:
+            BudgetError: It reads "none", which no charge lets happen.
+        """
+        if self.cost is None:
+            raise BudgetError(f"the spends of {self.whose} have no total for its unit and relation at its total_delta")
+        return self.cost
+
+    @property
+    def left(self) -> Cost:
+        """What the limits still allow; nothing where they are passed (:attr:`is_passed`).
+
+        Where zCDP is converted, all of δ counts as spent from the first release on, and more releases take none of it.
+        """
+        left = self.limits.cost.minus(self.spent)
+        return Cost(max(left.epsilon, Fraction(0)), max(left.delta, Fraction(0)))
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether more is spent than the limits allow: they were lowered since, or a past version counted less."""
+        return self.loss is None or not self.loss.within(self.limits.cost)
+
+    def total(self, unit: str, relation: str) -> Cost | None:
+        """All spends together in one unit and relation, at the δ of the limits.
+
+        Returns:
+            None ("none") where some spends imply nothing for it, or give no ε at this δ.
+        """
+        loss = self._totals[unit, relation]
+        return None if loss is None else loss.cost(self.limits.delta)
+
+    def affordable(self, spend: Spend) -> int | None:
+        """How many more spends such as this one the limits allow, of other windows if it has one.
+
+        Returns:
+            None where they never add up, for a record is in one window; else a number, at most 10⁹.
+
+        Raises:
+            BudgetError: It is of another population, or would make the total read "none".
+        """
+        self._refuse_foreign(spend.population, spend.unit, spend.relation)
+        once = self.recorded(spend)
+        twice = once.recorded(spend)
+        if once.loss is None or twice.loss is None or once.is_passed:
+            return 0
+        base, growth = once.loss, twice.loss.minus(once.loss)
+        if growth == NO_LOSS:
+            return None
+        low, high = 1, 2
+        while high <= _COUNTED_MAX and base.plus(growth.times(high - 1)).within(self.limits.cost):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = base.plus(growth.times(middle - 1)).within(self.limits.cost)
+            low, high = (middle, high) if fits else (low, middle)
+        return min(low, _COUNTED_MAX)
+
+    def register(self, limits: Limits) -> "Account":
+        """The account after one more plan of the population: a plan may lower its limits, never raise them.
+
+        The population's unit and relation stay what its first plan made them.
+
+        Args:
+            limits: What the plan declares, with the unit and relation that its spends will have.
+
+        Raises:
+            BudgetError: Another population, a higher limit, a δ at which what is spent has no ε, or spends that would
+                make the total read "none".
+        """
+        self._refuse_foreign(limits.population, limits.unit, limits.relation)
+        own = self.limits
+        for name, asked, fixed in (("epsilon", limits.epsilon, own.epsilon), ("delta", limits.delta, own.delta)):
+            if asked > fixed:
+                raise BudgetError(
+                    f"total_{name} of {self.whose} is {numeral(fixed, up=False)}: a plan may lower it, never raise it; "
+                    f"got {numeral(asked, up=True)}"
+                )
+        lowered = replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
+        if lowered.cost is None and self.cost is not None:
+            raise BudgetError(
+                f"total_delta of {self.whose} cannot be lowered to {numeral(limits.delta, up=True)}: what is spent has "
+                "no epsilon there"
+            )
+        return lowered
+
+    def charge(self, spend: Spend) -> "Account":
+        """The account after a new spend.
+
+        Raises:
+            BudgetError: It would pass a limit, is of another population, would make the total read "none", needs a
+                total_delta, or its window was charged before. The message says what is asked and what is left.
+        """
+        self._refuse_foreign(spend.population, spend.unit, spend.relation)
+        if self._holds_window(spend):
+            raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was charged before")
+        if spend.loss.delta:  # a delta that is traded for zCDP by what was shown would pass the limit
+            raise BudgetError(f"{self.whose} takes no spend with a delta of its own: zCDP has one for all releases")
+        refuse_mixed(self.whose, self.loss, spend.loss)
+        after = self.recorded(spend)
+        if not after.is_passed:
+            return after
+        if after.cost is None:
+            raise BudgetError(
+                f"total_delta is required: {self.whose} allows a delta of {numeral(self.limits.delta, up=False)} in "
+                "all, and this release has no epsilon there"
+            )
+        mixed = after.loss is not None and after.loss.rho and after.loss.epsilon
+        raise BudgetError(
+            f"{self.whose} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
+            f"and of {_text(self.limits.cost, up=False)} there is left {_text(self.left, up=False)}"
+            + (" (pure releases beside some with delta are counted as zCDP, epsilon^2/2 each)" if mixed else "")
+        )
+
+    def recorded(self, *spends: Spend) -> "Account":
+        """The account after spends that were charged elsewhere already, as a store replays them: nothing refuses them.
+
+        Many at once take far less time than one by one.
+        """
+        chain, newest = self._chain, dict(self._newest_window)
+        alike: dict[object, tuple[Spend, int]] = {}
+        for spend in spends:
+            chain = (spend, chain)
+            if spend.window is not None:
+                newest[spend.plan_id] = max(spend.window, newest.get(spend.plan_id, spend.window))
+            # Spends that were read or made together share their events: the same object, kept alive by the chain.
+            key = (spend.plan_id, spend.kind, spend.unit, spend.relation, id(spend.events))
+            alike[key] = (spend, alike[key][1] + 1 if key in alike else 1)
+        totals, worst = dict(self._totals), dict(self._worst)
+        for (spend, times), target in product(alike.values(), totals):
+            totals[target] = _added(totals[target], spend, times, target, worst)
+        return replace(self, _totals=totals, _worst=worst, _newest_window=newest, _chain=chain)
+
+    def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
+        own = self.limits
+        if population != own.population:
+            other = f"not of population {population!r}" if population else "and the plan names none"
+            raise BudgetError(f"this is the ledger of {self.whose}, {other}")
+        if implied(NO_LOSS, unit=unit, relation=relation, for_unit=own.unit, for_relation=own.relation) is None:
+            raise BudgetError(
+                f"{self.whose} is accounted for unit {own.unit!r} under {own.relation}; a spend for unit {unit!r} "
+                f"under {relation} implies nothing there, and the total would read none"
+            )
+
+    def _holds_window(self, spend: Spend) -> bool:
+        newest = self._newest_window.get(spend.plan_id)
+        if spend.window is None or newest is None or spend.window > newest:
+            return False  # the usual case: windows come in order
+        key = (spend.plan_id, spend.kind, spend.window)
+        return any((past.plan_id, past.kind, past.window) == key for past in self._backwards())
+
+    def _backwards(self) -> Iterator[Spend]:
+        chain = self._chain
+        while chain is not None:
+            spend, chain = chain
+            yield spend
+
+
+def _added(
+    total: Loss | None, spend: Spend, times: int, target: _Target, worst: MutableMapping[_Group, Loss]
+) -> Loss | None:
+    """A total with a spend, and with others that differ by their window alone; notes in ``worst`` what was largest."""
+    unit, relation = target
+    loss = implied(spend.loss, unit=spend.unit, relation=spend.relation, for_unit=unit, for_relation=relation)
+    if total is None or loss is None:
+        return None
+    if unit != RECORD or spend.kind != TUMBLING:
+        return total.plus(loss if times == 1 else loss.times(times))
+    # A record is in one window of its plan: in a total for records these compose in parallel, each by what it implies.
+    group = (spend.plan_id, spend.unit, spend.relation, target)
+    old = worst.get(group, NO_LOSS)
+    worst[group] = old.worst(loss)
+    return total if worst[group] == old else total.plus(worst[group].minus(old))
+
+
+def _text(cost: Cost, *, up: bool) -> str:
+    return f"epsilon {numeral(cost.epsilon, up=up)}, delta {numeral(cost.delta, up=up)}"
+
+
+def refuse_mixed(whose: str, spent: Loss | None, asked: Loss) -> None:
+    """Refuses a spend that would change how δ is divided.
+
+    Args:
+        whose: The population, as sentences name it.
+        spent: All its spends together; None where they have no total.
+        asked: The new one.
+
+    Raises:
+        BudgetError: The first failure after other spends, or zCDP after pure secure sums.
+    """
+    if spent is None or spent == NO_LOSS:
+        return
+    if asked.failure and not spent.failure:
+        raise BudgetError(
+            f"{whose} began without secure sums: how its delta is divided is fixed by its first release, and nothing "
+            "of it is kept for their failures; give them a population of their own"
+        )
+    if asked.rho and spent.failure and not spent.rho:
+        raise BudgetError(
+            f"{whose} began with pure secure sums: all of its delta is kept for their failures; a release with a delta "
+            "above that needs another population"
+        )

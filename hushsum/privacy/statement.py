@@ -1,0 +1,161 @@
+"""What releases tell about one unit, what is spent and what is left: in words for everybody, with exact numbers.
+
+A guarantee (ε, δ) says how well anybody can tell two neighbouring data sets apart: whoever gives both the same chance
+before is right about which it is with a probability of at most (e^ε + δ)/(1 + e^ε) after (Kairouz, Oh and Viswanath
+2015, §2). Numbers that do not fit are rounded against us.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import islice
+from math import ceil
+from typing import Final
+
+from hushsum.noise.exp_thresholds import exp_upper
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import CHOICE, TUMBLING, Spend
+from hushsum.privacy.exact_numbers import numeral
+from hushsum.privacy.local_mode import RANDOMISERS
+from hushsum.privacy.relations import ADD_REMOVE, CLIENT, RECORD, REPLACE, ZERO_OUT, Cost
+
+_EPSILON_MAX: Final = 64  # e^-64 is 10^-28: nobody needs e^ε beyond
+_DECIMALS_MAX: Final = 3
+
+_FACTS: Final = {
+    (CLIENT, ADD_REMOVE): "one client's records are in here",
+    (CLIENT, ZERO_OUT): "one client had any records to send",
+    (CLIENT, REPLACE): "one client's records are these rather than certain others",
+    (RECORD, ADD_REMOVE): "one record is in here",
+    (RECORD, ZERO_OUT): "one record was there to be sent",
+    (RECORD, REPLACE): "one record is this one rather than a certain other",
+}
+
+#: Of reports of several windows: a spend does not say whether its plan memoises, so that it is said of all.
+_REPEATED: Final = {
+    CLIENT: "where records are replaced by others that are equal to each other where the first are",
+    RECORD: "where a record is replaced, each time that it comes, by one that its device has nowhere else",
+}
+
+
+def chance_after(cost: Cost) -> Fraction:
+    """The most that a chance of ½ that something holds about one unit can become, rounded up: (e^ε + δ)/(1 + e^ε)."""
+    if cost.epsilon > _EPSILON_MAX:
+        return Fraction(1)
+    odds = exp_upper(cost.epsilon) if cost.epsilon else Fraction(1)
+    return (odds + cost.delta) / (1 + odds)  # rises with the odds, as long as δ is at most 1
+
+
+def told(cost: Cost, *, unit: str, relation: str) -> str:
+    """One sentence: what something of this cost tells anybody about one unit.
+
+    Args:
+        cost: Of a release, or of several together.
+        unit: ``record`` or ``client``.
+        relation: ``add/remove``, ``zero-out`` or ``replace``.
+    """
+    fact = _FACTS[unit, relation]
+    chance = _percent(chance_after(cost))
+    if cost.delta == 0:
+        return f"Whoever believed before with 50 % that {fact} can believe it after with at most {chance}."
+    return f"Whoever guesses, from even odds, whether {fact} is right with a chance of at most {chance}."
+
+
+def spend_told(spend: Spend, *, delta: Fraction, own_delta: Fraction | None = None) -> str:
+    """What one release, or one withheld window, tells about one unit.
+
+    Args:
+        spend: Its events.
+        delta: The δ at which zCDP is converted: the population's ``total_delta``.
+        own_delta: The δ of one release, where that is told beside: the sentence then says why it names another one.
+    """
+    if not spend.events:
+        return "A public number decided that nothing is shown: that tells nothing about anybody, and costs nothing."
+    cost = spend.loss.cost(delta)
+    if cost is None:
+        return f"At a delta of {numeral(delta, up=True)} no epsilon holds for it."
+    words = told(cost, unit=spend.unit, relation=spend.relation)
+    if own_delta is not None and own_delta != cost.delta == delta:
+        epsilon, total = numeral(cost.epsilon, up=True), numeral(delta, up=True)
+        return f"{words} That is epsilon {epsilon}, counted at the population's total delta of {total}."
+    return f"{words} That is {cost_text(cost)}."
+
+
+def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
+    """What the newest release and all of a population's together tell about one unit, what is spent and what is left.
+
+    Args:
+        account: Of the population.
+        next_spend: What the next window or release of a plan would spend; by default as much as the newest release.
+    """
+    limits, whose = account.limits, account.whose
+    more = pays_for(account, next_spend or account.newest_release)
+    left = " ".join(filter(None, (f"Left: {left_text(account)}.", more)))
+    if account.newest is None:
+        return f"Of {whose}, nothing is spent yet. {left}"
+    if account.cost is None:
+        return f"Of {whose}, what was spent has no total at a delta of {numeral(limits.delta, up=True)}."
+    number = len(account.spends)
+    spends = "1 spend" if number == 1 else f"{number} spends together"
+    unit = f"for unit {limits.unit} under {limits.relation}"
+    words = [f"Of {whose}, {spends} took {cost_text(account.cost)}, {unit}."]
+    if number > 1:
+        words += ["By the newest alone:", spend_told(account.newest, delta=limits.delta), "By all together:"]
+    words.append(told(account.cost, unit=limits.unit, relation=limits.relation))
+    if account.is_passed:
+        words.append(
+            "That is more than the limits: they were lowered since, or an earlier version counted it for less."
+        )
+    return " ".join((*words, *_repeated(account), left))
+
+
+def _repeated(account: Account) -> Iterator[str]:
+    """What several windows of reports promise less, if their plan memoises."""
+    limits = account.limits
+    if limits.relation != REPLACE:  # which reports imply nothing for
+        return
+    randomised = (spend for spend in account.spends if any(each.mechanism in RANDOMISERS for each in spend.events))
+    if next(islice(randomised, 1, None), None) is None:
+        return
+    yield (
+        "Where a plan memoises its reports (`hushsum plan show` tells), that holds of all its windows together "
+        f"{_REPEATED[limits.unit]}; that a record came again, or changed, can be seen."
+    )
+
+
+def left_text(account: Account) -> str:
+    """What is left of the limits: ε; and δ, which zCDP takes once for all releases."""
+    if account.cost is None:
+        return "nothing"
+    limits, left = account.limits, account.left
+    text = f"epsilon {numeral(left.epsilon, up=False)} of {numeral(limits.epsilon, up=False)}"
+    if not limits.delta:
+        return text
+    total = numeral(limits.delta, up=False)
+    if account.cost.delta < limits.delta:
+        return f"{text}, delta {numeral(left.delta, up=False)} of {total}"
+    return f"{text}, at a delta of {total} for all releases together"
+
+
+def pays_for(account: Account, spend: Spend | None) -> str:
+    """How many more windows or releases that spend as much the limits pay for; empty without one, and for a choice."""
+    if spend is None or spend.kind == CHOICE:
+        return ""
+    noun = "window" if spend.kind == TUMBLING else "release"
+    more = account.affordable(spend)
+    if more is None:
+        return "It pays for any number of such windows: a record is in one of them."
+    return f"It pays for {'no' if more == 0 else more} more such {noun}{'' if more == 1 else 's'}."
+
+
+def cost_text(cost: Cost) -> str:
+    """Such as ``epsilon 0.5, delta 0``; rounded up where it is not short."""
+    return f"epsilon {numeral(cost.epsilon, up=True)}, delta {numeral(cost.delta, up=True)}"
+
+
+def _percent(chance: Fraction) -> str:
+    """Rounded up, with more decimals where fewer would read 100 %."""
+    for decimals in range(1, _DECIMALS_MAX + 1):
+        notches = ceil(chance * 100 * 10**decimals)
+        if notches < 100 * 10**decimals:
+            return f"{numeral(Fraction(notches, 10**decimals), up=True)} %"
+    return "100 %"

@@ -1,0 +1,232 @@
+"""The bytes of a ``.hush`` file.
+
+``HUSH``, format version (2 bytes), then header, plan and guarantee (canonical bytes, each after its length in 4), the
+counters and count counters as one zstandard frame of little-endian integers (after its length in 8), and SHA-256 over
+all that stands before. All lengths are big-endian. Sizes are checked before anything is allocated.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from hushsum import canonical
+from hushsum.errors import CanonicalError, PlanError, ReleaseError
+from hushsum.plan import BUNDLE_BYTES_MAX, Plan
+from hushsum.privacy.events import IN_PROCESS, TUMBLING
+from hushsum.privacy.guarantee import Guarantee
+from hushsum.schema import Table
+
+Counters = npt.NDArray[np.int64]
+RELEASE_FORMAT: Final = 1
+#: Counters that are unpacked unless a caller allows more: 1 GiB of memory.
+COUNTERS_MAX: Final = 2**27
+_MAGIC: Final = b"HUSH"
+_START: Final = len(_MAGIC) + 2
+_HEADER_BYTES_MAX: Final = 1 << 16
+_CHECKSUM_BYTES: Final = 32
+_ITEM_BYTES: Final = (2, 4, 8)
+_SECURE: Final = ("submissions", "cohorts")
+_SHUFFLED: Final = "shuffled"  # 1 where it stands
+_ACCOUNTING: Final = {True: "ledger", False: "unaccounted"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself beside its plan and its guarantee.
+
+    Attributes:
+        kind: ``tumbling`` or ``in-process``.
+        window: Of a tumbling release; None otherwise.
+        shape: Of the counters: (classes, shape of the family...).
+        accounted: Whether a ledger was charged.
+        submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
+        cohorts: Of how many cohorts it is; None but in mode ``secure``.
+        shuffled: Whether all its reports came through a shuffler.
+    """
+
+    kind: str
+    window: int | None
+    shape: tuple[int, ...]
+    accounted: bool
+    submissions: int | None = None
+    cohorts: int | None = None
+    shuffled: bool = False
+
+
+def encode(plan: Plan, header: Header, values: Counters) -> bytes:
+    """The file of a release.
+
+    Args:
+        plan: Its plan.
+        header: What it says of itself.
+        values: (counters + classes,) int64: the noised counters, flat, then the noised count counters.
+    """
+    item_bytes = _item_bytes(values)
+    fields: dict[str, object] = {
+        "kind": header.kind,
+        "shape": list(header.shape),
+        "item_bytes": item_bytes,
+        "accounting": _ACCOUNTING[header.accounted],
+    }
+    if header.window is not None:
+        fields["window"] = header.window
+    for key in _SECURE:
+        if (number := getattr(header, key)) is not None:
+            fields[key] = number
+    if header.shuffled:
+        fields[_SHUFFLED] = 1
+    body = _MAGIC + RELEASE_FORMAT.to_bytes(2, "big")
+    for part in (canonical.encode(fields), plan.bundle, canonical.encode(plan.guarantee.to_fields())):
+        body += len(part).to_bytes(4, "big") + part
+    packed = zstandard.ZstdCompressor(level=3).compress(values.astype(f"<i{item_bytes}").tobytes())
+    body += len(packed).to_bytes(8, "big") + packed
+    return body + hashlib.sha256(body).digest()
+
+
+def decode(data: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
+    """The plan, the header and the values of a file, as :func:`encode` got them.
+
+    Raises:
+        ReleaseError: Truncated, altered, of more counters than ``counters_max``, or of a newer format.
+    """
+    body = _checked_body(data)
+    try:
+        return _decode(body, counters_max)
+    except (CanonicalError, PlanError, zstandard.ZstdError) as error:
+        raise ReleaseError(f"not a release that this version can read: {error}") from error
+
+
+def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
+    header_bytes, at = _part(body, _START, _HEADER_BYTES_MAX)
+    plan_bytes, at = _part(body, at, BUNDLE_BYTES_MAX)
+    guarantee_bytes, at = _part(body, at, _HEADER_BYTES_MAX)
+    plan = Plan.from_bytes(plan_bytes)
+    size = prod(plan.counters_shape)
+    if size > counters_max:
+        raise ReleaseError(f"{size} counters, expected at most counters_max = {counters_max}")
+    guarantee = Guarantee.from_fields(canonical.decode(guarantee_bytes))
+    if guarantee != plan.guarantee or canonical.encode(guarantee.to_fields()) != guarantee_bytes:
+        raise ReleaseError("the guarantee is not the one that the plan gives")
+    header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
+    if header.shape != plan.counters_shape:
+        raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
+    check_header(plan, header)
+    return plan, header, _values(body[at:], size + plan.counters_shape[0], item_bytes)
+
+
+def _header(table: Table) -> tuple[Header, int]:
+    kind = table.choice("kind", built=(TUMBLING, IN_PROCESS))
+    window = table.integer("window", low=-canonical.INTEGER_LIMIT) if kind == TUMBLING else None
+    shape = table.value("shape")
+    if not isinstance(shape, list):
+        raise PlanError("header.shape", shape, "a list of integers")
+    item_bytes = table.integer("item_bytes", low=2, high=8)
+    if item_bytes not in _ITEM_BYTES:
+        raise PlanError("header.item_bytes", item_bytes, "2, 4 or 8")
+    accounted = table.choice("accounting", built=tuple(_ACCOUNTING.values())) == _ACCOUNTING[True]
+    submissions, cohorts = (table.integer(key, low=0) if table.has(key) else None for key in _SECURE)
+    shuffled = table.has(_SHUFFLED) and table.integer(_SHUFFLED, low=1, high=1) == 1
+    table.finish()
+    return Header(kind, window, tuple(shape), accounted, submissions, cohorts, shuffled), item_bytes
+
+
+def check_header(plan: Plan, header: Header) -> None:
+    """Refuses numbers of submissions and cohorts, and a kind, that no release of the plan has.
+
+    Raises:
+        ReleaseError: With what came and what was expected.
+    """
+    if (header.window is None) != (header.kind != TUMBLING):
+        raise ReleaseError(f"a {header.kind} release of window {header.window}: a window belongs to kind 'tumbling'")
+    if header.shuffled and not plan.privacy.shuffle_min:
+        raise ReleaseError("a shuffled release of a plan without a shuffler")
+    _check_numbers(plan, header)
+
+
+def _check_numbers(plan: Plan, header: Header) -> None:
+    privacy, submissions, cohorts = plan.privacy, header.submissions, header.cohorts
+    came = f"{submissions} submissions of {cohorts} cohorts in a {header.kind} release"
+    if privacy.is_silo:
+        if submissions is None or submissions < 0 or cohorts is not None or header.kind != TUMBLING:
+            raise ReleaseError(f"{came} of noised submissions, expected their number, of a window, and no cohorts")
+        return
+    if privacy.cohort is None:
+        if submissions is not None or cohorts is not None:
+            of = "of reports" if privacy.reports else "of mode 'central'"
+            raise ReleaseError(f"{came} {of}, expected neither")
+        return
+    if submissions is None or cohorts is None or header.kind != TUMBLING:
+        raise ReleaseError(f"{came} of mode 'secure', expected both, of a window")
+    least, most = cohorts * privacy.cohort.survivors_min, cohorts * privacy.cohort.size
+    if not 0 <= least <= submissions <= most:
+        raise ReleaseError(f"{came}, expected {least} to {most}")
+
+
+def check_reports(plan: Plan, header: Header, counters: Counters, counts: Counters) -> None:
+    """Refuses counts that no reports of the plan give.
+
+    Args:
+        plan: Of reports.
+        header: Of their release.
+        counters: (1, R, outputs) int64.
+        counts: (1,) int64.
+
+    Raises:
+        ReleaseError: One is negative, they do not add up, or no shuffler forwards so few.
+    """
+    reports = int(counts[0])
+    if counters.min() < 0:
+        raise ReleaseError(f"a report that came {int(counters.min())} times, expected at least 0")
+    # In halves, for a file may hold numbers whose sum wraps around to the one expected.
+    came = (int((counters >> 32).sum()) << 32) + int((counters & 0xFFFF_FFFF).sum())
+    if came != reports:
+        raise ReleaseError(f"counters of {came} reports, where their number is {reports}")
+    least = plan.privacy.shuffle_min if header.shuffled else 0
+    if 0 < reports < least:
+        raise ReleaseError(f"{reports} shuffled reports, expected none, or at least shuffle_min = {least}")
+
+
+def _checked_body(data: bytes) -> bytes:
+    """All that stands before the checksum, once magic, version and checksum are as they must be."""
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise ReleaseError("not a .hush file")
+    version = int.from_bytes(data[len(_MAGIC) : _START], "big")
+    if version > RELEASE_FORMAT:
+        raise ReleaseError(f"release format {version}: this version of Hushsum reads up to {RELEASE_FORMAT}")
+    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if version != RELEASE_FORMAT or len(body) < _START or hashlib.sha256(body).digest() != checksum:
+        raise ReleaseError("the checksum does not match: the file is truncated or altered")
+    return body
+
+
+def _part(body: bytes, at: int, size_max: int) -> tuple[bytes, int]:
+    size = int.from_bytes(body[at : at + 4], "big")
+    end = at + 4 + size
+    if size > size_max or end > len(body):
+        raise ReleaseError(f"a part of {size} bytes, expected at most {size_max} and within the file")
+    return body[at + 4 : end], end
+
+
+def _values(rest: bytes, items: int, item_bytes: int) -> Counters:
+    size, packed = int.from_bytes(rest[:8], "big"), rest[8:]
+    if size != len(packed):
+        raise ReleaseError(f"{len(packed)} bytes of counters, expected {size}")
+    expected = items * item_bytes
+    if zstandard.frame_content_size(packed) != expected:
+        raise ReleaseError(f"counters that do not unpack to {expected} bytes")
+    raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=expected, allow_extra_data=False)
+    values = np.frombuffer(raw, f"<i{item_bytes}").astype(np.int64)
+    if _item_bytes(values) != item_bytes:
+        raise ReleaseError(f"counters in {item_bytes} bytes each, where fewer hold them")
+    return values
+
+
+def _item_bytes(values: Counters) -> int:
+    """The fewest bytes that hold every value, signed."""
+    low, high = int(values.min()), int(values.max())
+    return next(size for size in _ITEM_BYTES if -(1 << (8 * size - 1)) <= low and high < 1 << (8 * size - 1))

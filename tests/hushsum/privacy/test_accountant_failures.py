@@ -1,0 +1,124 @@
+"""Failures of secure sums in the ledger: what they take of δ, and that no output can choose how δ is divided."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hushsum import BudgetError, Plan
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.cohort import FAILURE
+from hushsum.privacy.events import Spend
+from hushsum.privacy.relations import FAILURE_SHARE, NO_LOSS, Cost, Loss, implied
+from hushsum.privacy.statement import account_told, spend_told
+from hushsum.privacy.zcdp import epsilon_of
+from hushsum.releases import spend_of
+from tests.hushsum.privacy import spends
+from tests.plans import secure_plan
+
+MILLIONTH = Fraction(1, 10**6)
+CLIENT = {"unit": "client", "records_per_client": 3}
+PURE = secure_plan(privacy=CLIENT)
+CLOSE = secure_plan(privacy={**CLIENT, "delta": "0.000001"})
+
+
+def window(plan: Plan, index: int) -> Spend:
+    return spend_of(plan, kind="tumbling", window=index)
+
+
+def account(delta: Fraction = MILLIONTH, epsilon: int = 100) -> Account:
+    return Account(Limits("", "client", "zero-out", Fraction(epsilon), delta))
+
+
+def charged(*loss: Spend, delta: Fraction = MILLIONTH) -> Account:
+    result = account(delta)
+    for spend in loss:
+        result = result.charge(spend)
+    return result
+
+
+def test_pure_windows_take_their_epsilon_and_a_failure_each() -> None:
+    after = charged(*(window(PURE, index) for index in range(5)))
+    assert after.spent == Cost(Fraction(5), 5 * FAILURE)
+    assert after.left == Cost(Fraction(95), MILLIONTH - 5 * FAILURE)
+
+
+def test_no_more_windows_than_delta_pays_failures_for() -> None:
+    after = charged(*(window(PURE, index) for index in range(3)), delta=3 * FAILURE)
+    assert after.affordable(window(PURE, 3)) == 0
+    with pytest.raises(BudgetError, match="cannot pay"):
+        after.charge(window(PURE, 3))
+
+
+def test_windows_of_unit_record_take_one_failure_together() -> None:
+    plan = secure_plan()
+    limits = plan.limits
+    after = Account(limits)
+    for index in range(4):
+        after = after.charge(window(plan, index))
+    assert after.spent == Cost(Fraction(1), FAILURE)
+    assert after.affordable(window(plan, 4)) is None
+
+
+def test_zcdp_beside_failures_is_converted_at_what_their_part_of_delta_leaves() -> None:
+    spend = window(CLOSE, 0)
+    after = charged(spend, replace(spend, window=1))
+    kept = FAILURE_SHARE * MILLIONTH
+    assert after.spent == Cost(epsilon_of(2 * spend.loss.rho, MILLIONTH - kept), MILLIONTH)
+    assert spend.loss == Loss(rho=spend.loss.rho, failure=FAILURE)
+
+
+def test_failures_beyond_their_part_of_delta_are_refused() -> None:
+    delta = 8 * 3 * FAILURE
+    after = charged(*(window(CLOSE, index) for index in range(3)), delta=delta)
+    assert after.affordable(window(CLOSE, 3)) == 0
+    with pytest.raises(BudgetError, match="no epsilon there"):
+        after.charge(window(CLOSE, 3))
+
+
+def test_a_population_that_began_without_failures_takes_none() -> None:
+    central = spends.spend(unit="client", relation="zero-out")
+    with pytest.raises(BudgetError, match="began without secure sums"):
+        charged(central).charge(window(PURE, 0))
+    assert charged(window(PURE, 0)).charge(central).spent.epsilon == 2
+
+
+def test_a_population_of_pure_secure_sums_takes_no_zcdp() -> None:
+    for spend in (spends.gaussian(unit="client", relation="zero-out"), window(CLOSE, 0)):
+        with pytest.raises(BudgetError, match="began with pure secure sums"):
+            charged(window(PURE, 0)).charge(spend)
+
+
+def test_zcdp_beside_failures_takes_pure_sums_and_central_releases() -> None:
+    after = charged(window(CLOSE, 0), window(PURE, 0), spends.gaussian(unit="client", relation="zero-out"))
+    assert after.loss is not None
+    assert after.loss.failure == 2 * FAILURE
+
+
+def test_a_withheld_window_decides_nothing() -> None:
+    withheld = spends.of_events(plan=3, window=1, unit="client", relation="zero-out")
+    assert charged(withheld).charge(window(PURE, 0)).spent == Cost(Fraction(1), FAILURE)
+
+
+def test_a_failure_counts_once_for_a_replacement_too() -> None:
+    loss = Loss.of_pure(Fraction(1), failure=FAILURE)
+    replaced = implied(loss, unit="client", relation="zero-out", for_unit="record", for_relation="replace")
+    assert replaced == Loss(Fraction(2), Fraction(0), Fraction(2), Fraction(0), FAILURE)
+
+
+def test_failures_add_up_subtract_and_multiply() -> None:
+    loss = Loss.of_pure(Fraction(1), failure=FAILURE)
+    assert loss.plus(loss) == loss.times(2)
+    assert loss.plus(loss).minus(loss) == loss
+    assert loss.minus(loss) == NO_LOSS
+    assert loss.worst(NO_LOSS).failure == NO_LOSS.worst(loss).failure == FAILURE
+    assert not loss.within(Cost(Fraction(1), FAILURE / 2))
+    assert loss.within(Cost(Fraction(1), FAILURE))
+
+
+def test_what_a_secure_window_tells_is_said_with_its_delta() -> None:
+    told = spend_told(window(PURE, 0), delta=MILLIONTH, own_delta=FAILURE)
+    assert told.endswith("That is epsilon 1, delta 7.27596e-12.")
+    assert "whether one client had any records to send" in told
+    everything = account_told(charged(window(PURE, 0)), next_spend=window(PURE, 1))
+    assert "It pays for 99 more such windows." in everything

@@ -1,0 +1,217 @@
+"""The statements for everybody: exact numbers, rounded against us, and what is left of a budget."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.exact_numbers import numeral
+from hushsum.privacy.relations import RELATIONS, UNITS, Cost
+from hushsum.privacy.statement import account_told, chance_after, spend_told, told
+from hushsum.privacy.zcdp import epsilon_of
+from hushsum.releases import spend_of
+from tests.hushsum.local_plans import report_plan, silo_plan
+from tests.hushsum.privacy.spends import gaussian, spend, with_test
+
+ZERO = Fraction(0)
+LIMITS = Limits("", "client", "add/remove", Fraction(3), Fraction(1, 10**6))
+
+
+def test_at_epsilon_one_a_belief_of_a_half_becomes_at_most_73_percent() -> None:
+    assert told(Cost(Fraction(1), ZERO), unit="client", relation="add/remove") == (
+        "Whoever believed before with 50 % that one client's records are in here can believe it after with at most "
+        "73.2 %."
+    )
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_and_relation_has_its_words(unit: str, relation: str) -> None:
+    assert f"one {unit}" in told(Cost(Fraction(1), ZERO), unit=unit, relation=relation)
+
+
+def test_with_a_delta_it_is_a_chance_of_being_right() -> None:
+    words = told(Cost(Fraction(1), Fraction(1, 10)), unit="record", relation="add/remove")
+    assert words == (  # (e + 0.1)/(1 + e) = 0.75796
+        "Whoever guesses, from even odds, whether one record is in here is right with a chance of at most 75.8 %."
+    )
+
+
+@given(epsilon=st.fractions(min_value=0, max_value=100), delta=st.fractions(min_value=0, max_value=Fraction(99, 100)))
+@settings(max_examples=50)
+def test_the_chance_is_never_stated_too_low(epsilon: Fraction, delta: Fraction) -> None:
+    exact = (1 + float(delta) * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    assert exact - 1e-12 <= chance_after(Cost(epsilon, delta)) <= 1
+    stated = told(Cost(epsilon, delta), unit="record", relation="add/remove").split()[-2]
+    assert float(stated) / 100 >= exact - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "stated"),
+    ((0, "50 %"), (3, "95.3 %"), (8, "99.97 %"), (9, "99.99 %"), (30, "100 %"), (10**6, "100 %")),
+)
+def test_what_is_not_certain_does_not_read_as_certain_nor_the_reverse(epsilon: int, stated: str) -> None:
+    assert told(Cost(Fraction(epsilon), ZERO), unit="record", relation="replace").endswith(f"at most {stated}.")
+
+
+def test_one_release_tells_what_it_tells_alone() -> None:
+    item = replace(gaussian(Fraction(1, 50)), unit="client")
+    words = spend_told(item, delta=Fraction(1, 10**6))
+    assert words.startswith("Whoever guesses, from even odds, whether one client's records are in here is right")
+    epsilon = epsilon_of(Fraction(1, 50), Fraction(1, 10**6))
+    assert 0.8999 < epsilon < 0.89994
+    assert words.endswith(" That is epsilon 0.899939, delta 1e-6.")
+    assert spend_told(item, delta=ZERO) == "At a delta of 0 no epsilon holds for it."
+
+
+def test_nothing_spent_leaves_everything() -> None:
+    assert account_told(Account(LIMITS)) == (
+        "Of the only population, nothing is spent yet. Left: epsilon 3 of 3, delta 1e-6 of 1e-6."
+    )
+    words = account_told(Account(LIMITS), next_spend=spend(1, window=0, unit="client"))
+    assert words.endswith("It pays for 3 more such windows.")
+
+
+def test_several_spends_are_told_alone_and_together() -> None:
+    spends = (spend(Fraction(1, 2), window=0, unit="client"), spend(1, window=1, unit="client"))
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(*spends)
+    assert account_told(account) == (
+        "Of the only population, 2 spends together took epsilon 1.5, delta 0, for unit client under add/remove. By the "
+        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
+        "with at most 73.2 %. That is epsilon 1, delta 0. By all together: Whoever believed before with 50 % that one "
+        "client's records are in here can believe it after with at most 81.8 %. Left: epsilon 1.5 of 3. It pays for 1 "
+        "more such window."
+    )
+
+
+def test_another_delta_than_its_own_is_explained() -> None:
+    item = gaussian(Fraction(1, 50))
+    explained = " That is epsilon 0.899939, counted at the population's total delta of 1e-6."
+    assert spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**7)).endswith(explained)
+    same = spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**6))
+    assert same == spend_told(item, delta=Fraction(1, 10**6))
+    pure = spend_told(spend(1), delta=Fraction(1, 10**6), own_delta=ZERO)
+    assert pure.endswith(" That is epsilon 1, delta 0.")
+
+
+def test_after_a_choice_what_is_left_pays_for_releases() -> None:
+    choice = replace(spend(Fraction(1, 2), unit="client"), kind="choice")
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(choice)
+    assert account_told(account).endswith("Left: epsilon 2.5 of 3.")
+    account = account.recorded(spend(1, unit="client", plan=2), choice)
+    assert account_told(account).endswith("Left: epsilon 1 of 3. It pays for 1 more such release.")
+    assert account_told(account, next_spend=choice).endswith("Left: epsilon 1 of 3.")
+
+
+def test_a_window_that_cost_nothing_does_not_pay_for_ever() -> None:
+    free = replace(spend(window=1, unit="client"), events=())
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(spend(1, window=0, unit="client"), free)
+    assert account_told(account).endswith("It pays for 2 more such windows.")
+
+
+def test_a_delta_that_covers_all_releases_does_not_read_as_used_up() -> None:
+    account = Account(LIMITS).recorded(with_test(Fraction(1, 50), Fraction(1, 20), window=0, unit="client"))
+    assert "at a delta of 1e-6 for all releases together. It pays for 7 more such windows." in account_told(account)
+
+
+def test_record_windows_are_paid_for_ever_or_not_at_all() -> None:
+    account = Account(replace(LIMITS, unit="record")).recorded(spend(1, window=0))
+    assert account_told(account).endswith("It pays for any number of such windows: a record is in one of them.")
+    words = account_told(account, next_spend=spend(3, plan=2, window=0))
+    assert words.endswith("It pays for no more such windows.")
+
+
+def test_records_are_told_what_a_clients_windows_tell_about_one_of_them() -> None:
+    account = Account(Limits("", "record", "add/remove", Fraction(3), ZERO))
+    account = account.recorded(*(spend(1, window=window, unit="client") for window in range(100)))
+    words = account_told(account)
+    assert words.startswith(
+        "Of the only population, 100 spends together took epsilon 2, delta 0, for unit record under add/remove. By the "
+        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
+        "with at most 73.2 %."
+    )
+    assert words.endswith(
+        "that one record is in here can believe it after with at most 88.1 %. Left: epsilon 1 of 3. It pays for any "
+        "number of such windows: a record is in one of them."
+    )
+
+
+def test_limits_that_are_passed_say_so_and_that_nothing_is_left() -> None:
+    account = Account(Limits("", "record", "add/remove", Fraction(1), ZERO))
+    assert "more than the limits" not in account_told(account.recorded(spend(1, window=0)))
+    assert account_told(account.recorded(spend(1, window=0, unit="client"))) == (
+        "Of the only population, 1 spend took epsilon 2, delta 0, for unit record under add/remove. Whoever believed "
+        "before with 50 % that one record is in here can believe it after with at most 88.1 %. That is more than the "
+        "limits: they were lowered since, or an earlier version counted it for less. Left: epsilon 0 of 1. It pays for "
+        "no more such windows."
+    )
+
+
+def test_spends_without_a_total_at_this_delta_say_so() -> None:
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(replace(gaussian(), unit="client"))
+    assert account_told(account) == "Of the only population, what was spent has no total at a delta of 0."
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    (
+        (Fraction(1, 2), "0.5", "0.5"),
+        (Fraction(1, 3), "1/3", "1/3"),
+        (Fraction(10**9), "1000000000", "1000000000"),
+        (Fraction(10**18 + 1, 10**18), "1.00001", "1"),
+        (Fraction(123456789123456789, 10**17), "1.23457", "1.23456"),
+        (Fraction(10**18 + 1, 10**24), "1.00001e-6", "1e-6"),
+        (Fraction(1, 3 * 10**20), "3.33334e-21", "3.33333e-21"),
+        (Fraction(1, 10**6), "1e-6", "1e-6"),
+        (Fraction(1, 1000), "0.001", "0.001"),
+        (Fraction(999_999_999, 10**13), "1e-4", "9.99999e-5"),
+        (ZERO, "0", "0"),
+    ),
+)
+def test_a_numeral_is_short_and_rounded_against_us(value: Fraction, up: str, down: str) -> None:
+    assert (numeral(value, up=True), numeral(value, up=False)) == (up, down)
+
+
+@given(value=st.fractions(min_value=0, max_value=10**30), small=st.integers(0, 30))
+@settings(max_examples=100)
+def test_a_numeral_is_near_and_on_the_right_side(value: Fraction, small: int) -> None:
+    value /= 10**small
+    up, down = Fraction(numeral(value, up=True)), Fraction(numeral(value, up=False))
+    assert down <= value <= up
+    assert up - down <= value / 10**4
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ({}, "where a record is replaced, each time that it comes, by one that its device has nowhere else"),
+        (
+            {"unit": "client", "records_per_client": 3},
+            "where records are replaced by others that are equal to each other where the first are",
+        ),
+    ],
+)
+def test_of_several_windows_of_reports_it_is_told_what_memoised_ones_promise(
+    unit: dict[str, object], said: str
+) -> None:
+    """A spend does not say whether its plan memoises; the sentence holds of those that do not, too."""
+    plan = report_plan(privacy={"local": {"memoise": True}, "total_epsilon": 100, **unit})
+    account = Account(plan.limits).charge(spend_of(plan, kind="tumbling", window=0))
+    assert "memoise" not in account_told(account)  # one window: reports are independent of each other
+    for window in (1, 2):
+        account = account.charge(spend_of(plan, kind="tumbling", window=window))
+        words = account_told(account)
+        assert words.count("Where a plan memoises its reports (`hushsum plan show` tells)") == 1
+        assert f"that holds of all its windows together {said}; that a record came again" in words
+
+
+def test_where_no_reports_are_sent_nothing_is_told_of_memoised_ones() -> None:
+    plan = silo_plan(privacy={"total_epsilon": 100})
+    account = Account(plan.limits)
+    for window in range(3):
+        account = account.charge(spend_of(plan, kind="tumbling", window=window))
+        assert "memoise" not in account_told(account)
