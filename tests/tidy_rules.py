@@ -132,6 +132,14 @@ def the_core_reads_no_clock(source: Source) -> Iterator[Finding]:
                 yield source.found(use.line, f"{use.name}: the core reads no clock")
 
 
+def the_core_has_one_database(source: Source) -> Iterator[Finding]:
+    """hs.Ledger, the ledger of a notebook, is an SQLite file; nothing else in hushsum opens one."""
+    if source.package == "hushsum" and source.module != "hushsum.privacy.ledger":
+        for use in source.references:
+            if use.within("sqlite3"):
+                yield source.found(use.line, f"{use.name}: only the ledger opens a database")
+
+
 def the_shell_takes_time_and_tasks_from_its_ports(source: Source) -> Iterator[Finding]:
     """What makes it possible to run the whole service and SDK in virtual time."""
     if source.package not in SHELLS or source.module == f"{source.package}.runtime":
@@ -248,6 +256,7 @@ def suppressions_name_their_rule_and_their_reason(source: Source) -> Iterator[Fi
 
 RULES: tuple[Rule, ...] = (
     the_core_reads_no_clock,
+    the_core_has_one_database,
     the_shell_takes_time_and_tasks_from_its_ports,
     heavy_packages_are_loaded_by_the_function_that_needs_them,
     private_randomness_is_the_operating_systems,

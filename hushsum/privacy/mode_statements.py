@@ -1,4 +1,4 @@
-"""Statements in plain words of what modes ``local`` and ``secure`` promise, what it rests on, and what is not hidden."""
+"""Statements in plain words of what modes ``local`` and ``secure`` promise, on what, and what is not hidden."""
 
 import math
 from typing import Final
