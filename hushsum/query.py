@@ -18,9 +18,34 @@ from hushsum.plan import Plan
 Counters = npt.NDArray[np.int64]
 
 
-def tally(plan: Plan, counters: Counters) -> Tally | None:
-    """What is made of counters of reports once, to answer many queries; None where there is nothing to save."""
-    return estimation.tally(plan, counters) if _of_reports(plan) else None
+class ClassSums:
+    """Counters of one class, or of several added up, computed once and read-only.
+
+    Args:
+        counters: (classes, shape...) int64, noised. They must not change afterwards.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._sums: dict[tuple[int, int], Counters] = {}
+
+    def of(self, classes: slice) -> Counters:
+        """(shape...): the sum over these classes, the same array whenever it is asked for."""
+        key = classes.start, classes.stop
+        if key not in self._sums:
+            summed = _class_sum(self._counters, classes).view()
+            summed.flags.writeable = False
+            self._sums[key] = summed
+        return self._sums[key]
+
+
+#: What is computed of a release's counters once, to answer many queries.
+Prepared = Tally | ClassSums | None
+
+
+def prepare(plan: Plan, counters: Counters) -> Prepared:
+    """What answers to many queries share; the counters must not change afterwards. None where there is nothing."""
+    return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(counters)
 
 
 def kernel_sum(
@@ -31,7 +56,7 @@ def kernel_sum(
     label: str | None = None,
     groups: int | None = None,
     submissions: int | None = None,
-    tally: Tally | None = None,
+    prepared: Prepared = None,
 ) -> Answer:
     """Estimates of Σ k(x, q) over all records, or over those of one class.
 
@@ -42,16 +67,16 @@ def kernel_sum(
         label: Of the class; None: all of them together, whose noise adds up.
         groups: The median of the means of so many groups of rows, instead of the mean.
         submissions: Of a secure sum or of silos, see :func:`noise_variance`.
-        tally: What :func:`tally` made of the same counters.
+        prepared: What :func:`prepare` computed of the same counters.
 
     Raises:
         RecordError: The queries cannot be used, or the plan has no such class.
         ValueError: The family has no such groups.
     """
     if _of_reports(plan):
-        return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=tally)
+        return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
     chosen = _classes(plan, label)
-    summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
+    summed = prepared.of(chosen) if isinstance(prepared, ClassSums) else _class_sum(counters, chosen)
     variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
     return plan.family.answer(summed, queries, noise_variance=variance, groups=groups)
 
@@ -107,19 +132,31 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     label: str | None = None,
     groups: int | None = None,
     submissions: int | None = None,
-    tally: Tally | None = None,
+    prepared: Prepared = None,
 ) -> Answer:
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
     if _of_reports(plan):
-        return estimation.density(plan, counters, queries, label=label, groups=groups, tally=tally)
+        return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
     records = max(count(plan, counts, label=label), 1.0)
-    answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
+    answer = kernel_sum(
+        plan, counters, queries, label=label, groups=groups, submissions=submissions, prepared=prepared
+    ).over(records)
     of_count = count_std_error(plan, label=label, submissions=submissions) / records
     std_error = np.hypot(answer.std_error, answer.value * of_count)
     return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
+
+
+def _tally(prepared: Prepared) -> Tally | None:
+    return prepared if isinstance(prepared, Tally) else None
+
+
+def _class_sum(counters: Counters, classes: slice) -> Counters:
+    if classes.stop - classes.start == 1:
+        return np.asarray(counters[classes.start], np.int64)
+    return np.asarray(counters[classes].sum(axis=0), np.int64)
 
 
 def _classes(plan: Plan, label: str | None) -> slice:

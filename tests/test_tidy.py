@@ -62,6 +62,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "import datetime as dt\nx = dt.datetime.now()\n"),
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "from datetime import datetime\ndefault = datetime.utcnow\n"),
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "from datetime import date\nx = date.today()\n"),
+    (rules.the_core_has_one_database, "hushsum/privacy/events.py", "from sqlite3 import connect\n"),
     (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/workers/worker.py", "import time\n"),
     (
         rules.the_shell_takes_time_and_tasks_from_its_ports,

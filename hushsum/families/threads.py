@@ -25,9 +25,13 @@ class Scratch(threading.local):
 
     Attributes:
         engine: What computed here last.
+        counters: A weak reference to the read-only counters that were read here last.
+        derived: What was computed of them.
     """
 
     engine: object = None
+    counters: object = None
+    derived: object = None
 
     def __reduce__(self) -> tuple[type["Scratch"], tuple[()]]:
         return Scratch, ()

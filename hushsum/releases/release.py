@@ -15,7 +15,6 @@ from hushsum import query
 from hushsum.entropy import OsEntropy
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
-from hushsum.local.estimation import Tally
 from hushsum.plan import Plan
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import Guarantee
@@ -87,7 +86,7 @@ class Release:
             label=label,
             groups=groups,
             submissions=self.submissions,
-            tally=self._tally,
+            prepared=self._prepared,
         )
 
     def density(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
@@ -100,13 +99,13 @@ class Release:
             label=label,
             groups=groups,
             submissions=self.submissions,
-            tally=self._tally,
+            prepared=self._prepared,
         )
 
     @cached_property
-    def _tally(self) -> Tally | None:
-        """Kept from the first query on, so that counters must stay as they are; of reports at most their size again."""
-        return query.tally(self.plan, self.counters)
+    def _prepared(self) -> query.Prepared:
+        """Kept from the first query on, so that counters must stay as they are; at most their size again."""
+        return query.prepare(self.plan, self.counters)
 
     def statement(self) -> str:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""

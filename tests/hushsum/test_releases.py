@@ -11,12 +11,13 @@ import pytest
 import zstandard
 
 import hushsum as hs
+from hushsum import query
 from hushsum.canonical import real
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace
 from hushsum.query import count_std_error
 from hushsum.releases import draw
-from tests.plans import client_plan, small_plan
+from tests.plans import classed_plan, client_plan, small_plan
 
 RECORDS = np.random.default_rng(0).uniform(0, 10, (500, 2))
 QUERIES = np.array([[5.0, 5.0], [1.0, 9.0]])
@@ -37,6 +38,29 @@ def test_a_saved_release_loads_to_the_same_answers(tmp_path: Path) -> None:
     assert (loaded.plan, loaded.kind, loaded.window, loaded.accounted) == (release.plan, "tumbling", 3, True)
     assert loaded.guarantee == release.guarantee
     assert np.array_equal(loaded.kernel_sum(QUERIES).value, release.kernel_sum(QUERIES).value)
+
+
+@pytest.mark.parametrize("classes", ((), ("a", "b")), ids=("one class", "two classes"))
+def test_a_release_that_keeps_sums_answers_for_its_own_counters(classes: tuple[str, ...]) -> None:
+    narrow = {"bandwidth": 0.05}  # so that codes are rehashed, and answers need the totals of rows
+    plan = classed_plan(*classes, sketch=narrow) if classes else small_plan(sketch=narrow)
+    rng = np.random.default_rng(1)
+    empty = draw(hs.Sketch(plan), kind="tumbling", window=3, entropy=ReplayableEntropy(b"test"), accounted=True)
+    first, second = (replace(empty, counters=rng.integers(-50, 50, plan.counters_shape)) for _ in range(2))
+    for release in (first, second, first, first):
+        for label in (None, *classes):
+            kept = release.kernel_sum(QUERIES, label=label)
+            fresh = query.kernel_sum(plan, release.counters.copy(), QUERIES, label=label)
+            assert np.array_equal(kept.value, fresh.value)
+            assert np.array_equal(kept.std_error, fresh.std_error)
+
+
+def test_counters_that_can_change_are_read_again() -> None:
+    family = small_plan(sketch={"bandwidth": 0.05}).family
+    counters = np.random.default_rng(1).integers(0, 50, family.shape)
+    before = family.answer(counters, QUERIES).value
+    counters *= 2
+    assert np.allclose(family.answer(counters, QUERIES).value, 2 * before)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,18 @@ def shared_codes(rows: HashedRows, points: Points, others: Points) -> Float64:
     return shared / len(rows)
 
 
+def _bucket_means(rows: HashedRows, counters: Int64) -> Float64:
+    """(R,): the mean counter of each row. For counters that are read-only, as a release's, it is computed once."""
+    scratch = rows.scratch
+    if counters.flags.writeable:
+        return np.asarray(counters.sum(axis=1) / rows.buckets, np.float64)
+    if not isinstance(scratch.counters, ref) or scratch.counters() is not counters:
+        scratch.derived = counters.sum(axis=1) / rows.buckets
+        scratch.counters = ref(counters)
+    assert isinstance(scratch.derived, np.ndarray), "it is computed with the reference to its counters"
+    return scratch.derived
+
+
 @dataclass(frozen=True, eq=False)
 class RowReads:
     """The reads of R rows at m queries: y_r = (counters[r, bucket] − less[r])·factor.
@@ -65,7 +78,7 @@ class RowReads:
         if not isinstance(rows.placement, Rehash):
             return cls(rows, counters, queries, np.zeros(len(rows)), 1.0)
         width = rows.buckets
-        return cls(rows, counters, queries, counters.sum(axis=1) / width, width / (width - 1))
+        return cls(rows, counters, queries, _bucket_means(rows, counters), width / (width - 1))
 
     def mean(self) -> Answer:
         """Over independent rows, with the standard error of their spread; one row knows none."""
