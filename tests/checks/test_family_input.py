@@ -1,6 +1,7 @@
 """What every sketch family does with what comes from outside: records, increments, packed bytes, keys."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,27 +24,23 @@ def example(request: pytest.FixtureRequest) -> Example:
     return found
 
 
-@pytest.mark.parametrize("n", (0, 1, 2, 40))
-def test_check_takes_every_honest_increments(example: Example, n: int, rng: np.random.Generator) -> None:
+def test_check_takes_every_honest_increments(example: Example, rng: np.random.Generator) -> None:
     family, points = example.build(), example.points
     one = points.take(points.extreme(), np.array([0]))
-    for records in (points.random(rng, n), points.join(*[one] * n) if n else points.random(rng, 0)):
-        family.check(family.encode(example.accepted(family, records)), n)
+    for n in (0, 1, 2, 40):
+        for records in (points.random(rng, n), points.join(*[one] * n) if n else points.random(rng, 0)):
+            family.check(family.encode(example.accepted(family, records)), n)
 
 
-@pytest.mark.parametrize("place", (0, -1))
-@pytest.mark.parametrize("sign", (1, -1))
-@pytest.mark.parametrize("huge", (False, True))
-def test_check_refuses_more_than_the_records_can_make(
-    example: Example, place: int, sign: int, huge: bool, rng: np.random.Generator
-) -> None:
+def test_check_refuses_more_than_the_records_can_make(example: Example, rng: np.random.Generator) -> None:
     family = example.build()
     honest = family.encode(example.accepted(family, example.points.random(rng, 5)))
-    values = honest.values.copy()
-    values[place] = sign * (2**62 if huge else 5 * family.sensitivity.linf + 1)
-    with pytest.raises(DeltaError) as caught:
-        family.check(replace(honest, values=values), 5)
-    assert caught.value.reason == Reason.IMPOSSIBLE_COUNTS
+    for place, sign, size in product((0, -1), (1, -1), (2**62, 5 * family.sensitivity.linf + 1)):
+        values = honest.values.copy()
+        values[place] = sign * size
+        with pytest.raises(DeltaError) as caught:
+            family.check(replace(honest, values=values), 5)
+        assert caught.value.reason == Reason.IMPOSSIBLE_COUNTS
 
 
 def test_check_refuses_a_cheater_who_declares_one_record_less(example: Example, rng: np.random.Generator) -> None:
@@ -64,17 +61,17 @@ def test_check_refuses_increments_of_no_records(example: Example, rng: np.random
             family.check(honest, records)
 
 
-@pytest.mark.parametrize("n", (1, 2, 15, 300))
-def test_packed_increments_come_back_and_fit_their_bound(example: Example, n: int, rng: np.random.Generator) -> None:
+def test_packed_increments_come_back_and_fit_their_bound(example: Example, rng: np.random.Generator) -> None:
     family, points = example.build(), example.points
     one = points.take(points.extreme(), np.array([0]))
-    for records in (points.random(rng, n), points.join(*[one] * n)):
-        increments = family.encode(example.accepted(family, records))
-        encoding, data = family.pack(increments, n)
-        assert len(data) <= family.packed_bytes_max(n) <= family.packed_bytes_max(n + 1)
-        back = family.unpack(encoding, data, n)
-        assert np.array_equal(back.indices, increments.indices)
-        assert np.array_equal(back.values, increments.values)
+    for n in (1, 2, 15, 300):
+        for records in (points.random(rng, n), points.join(*[one] * n)):
+            increments = family.encode(example.accepted(family, records))
+            encoding, data = family.pack(increments, n)
+            assert len(data) <= family.packed_bytes_max(n) <= family.packed_bytes_max(n + 1)
+            back = family.unpack(encoding, data, n)
+            assert np.array_equal(back.indices, increments.indices)
+            assert np.array_equal(back.values, increments.values)
 
 
 def test_spoilt_bytes_are_refused_or_checked(example: Example, rng: np.random.Generator) -> None:

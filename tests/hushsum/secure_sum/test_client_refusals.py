@@ -43,16 +43,16 @@ from tests.hushsum.secure_sum.stages import (
 
 @STAGES
 @pytest.mark.parametrize("kind", [Kind.ROSTER, Kind.OPENINGS, Kind.INBOX, Kind.GRANT, Kind.SURVIVORS, Kind.QUORUM])
-@pytest.mark.parametrize("change", ["longer", "shorter", "plan", "window", "round", "format"])
-def test_a_message_of_another_length_plan_window_or_round_is_refused(stage: Stage, kind: Kind, change: str) -> None:
-    step = next(now for now, event in before(stage) if event == ServerMessage(stage.told(kind)))
-    data = bytearray(stage.told(kind))
-    at = {"format": 0, "plan": 2, "window": 41, "round": 50}.get(change)
-    if at is None:
-        data = data + b"\0" if change == "longer" else data[:-1]
-    else:
-        data[at] ^= 1
-    refuses(stage.at(step), bytes(data))
+def test_a_message_of_another_length_plan_window_or_round_is_refused(stage: Stage, kind: Kind) -> None:
+    for change in ["longer", "shorter", "plan", "window", "round", "format"]:
+        step = next(now for now, event in before(stage) if event == ServerMessage(stage.told(kind)))
+        data = bytearray(stage.told(kind))
+        at = {"format": 0, "plan": 2, "window": 41, "round": 50}.get(change)
+        if at is None:
+            data = data + b"\0" if change == "longer" else data[:-1]
+        else:
+            data[at] ^= 1
+        refuses(stage.at(step), bytes(data))
 
 
 def before(stage: Stage) -> list[tuple[ClientStep, Event]]:

@@ -33,18 +33,18 @@ def test_the_bytes_of_a_message_are_these() -> None:
     assert data == b"\x01\x09" + PLAN_ID + (-3).to_bytes(8, "big", signed=True) + ROUND + b"\x05"
 
 
-@pytest.mark.parametrize("at", range(HEAD))
-def test_a_message_with_any_other_byte_in_its_head_is_refused(at: int) -> None:
-    data = bytearray(messages.pack(PARAMETERS, Kind.GRANT))
-    data[at] ^= 0x40
-    with pytest.raises(SecureSumError):
-        messages.unpack(PARAMETERS, bytes(data))
+def test_a_message_with_any_other_byte_in_its_head_is_refused() -> None:
+    for at in range(HEAD):
+        data = bytearray(messages.pack(PARAMETERS, Kind.GRANT))
+        data[at] ^= 0x40
+        with pytest.raises(SecureSumError):
+            messages.unpack(PARAMETERS, bytes(data))
 
 
-@pytest.mark.parametrize("size", range(0, HEAD, 7))
-def test_a_message_without_a_whole_head_is_refused(size: int) -> None:
-    with pytest.raises(SecureSumError, match="expected at least"):
-        messages.unpack(PARAMETERS, messages.pack(PARAMETERS, Kind.GRANT)[:size])
+def test_a_message_without_a_whole_head_is_refused() -> None:
+    for size in range(0, HEAD, 7):
+        with pytest.raises(SecureSumError, match="expected at least"):
+            messages.unpack(PARAMETERS, messages.pack(PARAMETERS, Kind.GRANT)[:size])
 
 
 def test_an_invitation_tells_the_round() -> None:
