@@ -7,7 +7,7 @@ from hushsum.errors import GuaranteeError, ReleaseError
 from hushsum.plan import Plan
 from hushsum.privacy.events import TUMBLING
 from hushsum.release_format import Header, check_header, check_reports
-from hushsum.releases.release import Release
+from hushsum.releases.released import Release
 from hushsum.sketch import Sketch
 
 Counters = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.plan.Plan.from_toml": "the user's own file",
     "hushsum.signing.Directory.from_toml": "the user's own file",
     "hushsum.signing.SigningKey.load": "reads a file for from_pem",
-    "hushsum.releases.release.load": "reads a file for Release.from_bytes",
+    "hushsum.releases.released.load": "reads a file for Release.from_bytes",
     "hushsum.families.fourier": "arrays and counters of this process",
     "hushsum.families.hashed": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.lsh": "keys of a plan's table, read by Plan.from_bytes",

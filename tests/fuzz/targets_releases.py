@@ -11,7 +11,7 @@ from hushsum import Plan, canonical
 from hushsum.errors import ReleaseError
 from hushsum.privacy.events import IN_PROCESS, TUMBLING
 from hushsum.release_format import Header, encode
-from hushsum.releases.release import Release
+from hushsum.releases.released import Release
 from tests.fuzz import layouts, worlds
 from tests.fuzz.tables import canonical_text
 from tests.fuzz.tables import read as read_json
@@ -128,5 +128,5 @@ def _releases() -> Kit:
 
 
 TARGETS: Final = (
-    Target("release", ("hushsum.release_format.decode", "hushsum.releases.release.Release.from_bytes"), _releases, 2),
+    Target("release", ("hushsum.release_format.decode", "hushsum.releases.released.Release.from_bytes"), _releases, 2),
 )
