@@ -1,28 +1,20 @@
-"""Answers of hashed rows at queries: the mean over rows, sets of rows or groups, each with its error bar.
-
-:class:`RowReports` adds what local reports need: the bucket of a record in one row, and of queries in every row.
-"""
+"""Answers of hashed rows at queries: the mean over rows, sets of rows or groups, each with its error bar."""
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
 from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum.families import threads
-from hushsum.families.base import Answer, Records
+from hushsum.families.base import Answer
 from hushsum.families.estimators import Division, SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
-from hushsum.families.hashed.product_kernel import Product
-from hushsum.families.hashed.row_draws import RowDraws
-from hushsum.families.lsh import numpy_engine, single_row
+from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.engines import RowEngine, engine
-from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.placement import HashedRows, Rehash
 
 Float64 = npt.NDArray[np.float64]
@@ -149,64 +141,3 @@ class RowReads:
         return [
             (first, total, squares) for first, total, squares in np.concatenate(list(map(np.asarray, parts)), axis=2)
         ]
-
-
-class _Hashed(Protocol):
-    @property
-    def product(self) -> Product: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def draws(self) -> RowDraws: ...
-
-    @property
-    def rehashed(self) -> bool: ...
-
-    @property
-    def _tables(self) -> HashedRows: ...
-
-    @property
-    def _space(self) -> Domain: ...
-
-    def _near(self, queries: Any) -> Points: ...
-
-    def _grouped(self, groups: int) -> int: ...
-
-
-class RowReports:
-    """A hashed family's hooks for reports, each about one row."""
-
-    def buckets_of(self: _Hashed, records: Records, rows: Int64) -> Int64:
-        """(n,) int64: the bucket of each accepted record in row ``rows[i]``, where :meth:`Hashed.add` counts it.
-
-        Raises:
-            RecordError: The records do not come from :meth:`Hashed.accept`.
-            ValueError: ``rows`` is not (n,) int64, of rows from 0 to R − 1.
-        """
-        usable = self._space.accepted(records)
-        return single_row.buckets(self._tables, usable, single_row.checked_rows(rows, len(usable), self.rows))
-
-    def buckets_at(self: _Hashed, queries: Any) -> Iterator[tuple[slice, Int64]]:
-        """(some of m queries, their buckets (R, k) int64 in every row), until all are told.
-
-        A bucket is :data:`~hushsum.families.lsh.placement.OUTSIDE` where no record within the bounds can be.
-
-        Raises:
-            RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
-        """
-        return single_row.buckets_at(self._tables, self._near(queries))
-
-    def division(self: _Hashed, groups: int | None = None) -> Division:
-        """The parts of the rows that are independent of each other; see :meth:`Hashed.answer`.
-
-        Raises:
-            ValueError: ``groups`` where rows are not drawn independently, or not from 1 to R.
-        """
-        if groups is not None:
-            return Division.of("groups", self.rows, self._grouped(groups))
-        if (sets := self.draws.sets(self.product, self._space, self.rows)) is not None:
-            return sets
-        given = self.draws.kind == "given" and not self.rehashed
-        return Division.of("noise" if given else "rows", self.rows, self.rows)

@@ -11,6 +11,7 @@ is the probability that both share a bucket.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
@@ -34,11 +35,11 @@ from hushsum.families.base import (
     check_counters,
     refuse_impossible_counts,
 )
-from hushsum.families.estimators import checked_groups
-from hushsum.families.hashed.answers import RowReads, RowReports, shared_codes
+from hushsum.families.estimators import Division, checked_groups
+from hushsum.families.hashed.answers import RowReads, shared_codes
 from hushsum.families.hashed.product_kernel import Product
 from hushsum.families.hashed.row_draws import RowDraws, read_given
-from hushsum.families.lsh import placement
+from hushsum.families.lsh import placement, single_row
 from hushsum.families.lsh.arrays import Int64, Points
 from hushsum.families.lsh.engines import engine
 from hushsum.families.lsh.hash import Domain
@@ -57,7 +58,7 @@ _BUCKETS_MAX: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Hashed(RowsPacked, RowReports, FieldsAlone):
+class Hashed(RowsPacked, FieldsAlone):
     """The hashed family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:
@@ -222,8 +223,8 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
         reads = RowReads.of(self._tables, counters, points)
         if groups is not None:
             return reads.median_of_groups(self._grouped(groups))
-        if (sets := self.draws.sets(self.product, self._space, self.rows)) is not None:
-            return reads.mean_of_sets(sets)
+        if self._row_sets is not None:
+            return reads.mean_of_sets(self._row_sets)
         if self.draws.kind == "given" and not self.rehashed:  # the multipliers of a rehash are drawn
             return reads.mean_of_given(self.answer_variance(noise_variance))
         answer = reads.mean()
@@ -247,6 +248,39 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
             return self.product.kernel(self._space, x, y)
         return shared_codes(self._tables, self._space.records(x), self._near(y))
 
+    def buckets_of(self, records: Records, rows: Int64) -> Int64:
+        """(n,) int64: the bucket of each accepted record in row ``rows[i]``, where :meth:`add` counts it.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+            ValueError: ``rows`` is not (n,) int64, of rows from 0 to R − 1.
+        """
+        usable = self._space.accepted(records)
+        return single_row.buckets(self._tables, usable, single_row.checked_rows(rows, len(usable), self.rows))
+
+    def buckets_at(self, queries: Any) -> Iterator[tuple[slice, Int64]]:
+        """(some of m queries, their buckets (R, k) int64 in every row), until all are told.
+
+        A bucket is :data:`~hushsum.families.lsh.placement.OUTSIDE` where no record within the bounds can be.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
+        """
+        return single_row.buckets_at(self._tables, self._near(queries))
+
+    def division(self, groups: int | None = None) -> Division:
+        """The parts of the rows that are independent of each other; see :meth:`answer`.
+
+        Raises:
+            ValueError: ``groups`` where rows are not drawn independently, or not from 1 to R.
+        """
+        if groups is not None:
+            return Division.of("groups", self.rows, self._grouped(groups))
+        if self._row_sets is not None:
+            return self._row_sets
+        given = self.draws.kind == "given" and not self.rehashed
+        return Division.of("noise" if given else "rows", self.rows, self.rows)
+
     @cached_property
     def _tables(self) -> HashedRows:
         code = self.product.draw(
@@ -259,6 +293,10 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
             self.seed, rows=self.rows, power=power, buckets=self.buckets
         )
         return HashedRows(code, chosen, power, self.buckets)
+
+    @cached_property
+    def _row_sets(self) -> Division | None:
+        return self.draws.sets(self.product, self._space, self.rows)
 
     @cached_property
     def _space(self) -> Domain:

@@ -119,19 +119,12 @@ def _read(buckets: Int32, width: np.uint32, row: Int64, line: Int64) -> None:
 
 
 @compiled
-def read_row(buckets: Int32, width: np.uint32, row: Int64, taken: float, line: Int64, out: Float64) -> None:
-    """What one row (W,) reads at buckets (n,), less what is taken off it. ``line`` (n,) is scratch."""
-    _read(buckets, width, row, line)
-    for i in range(len(out)):
-        out[i] = np.float64(line[i]) - taken
-
-
-@compiled
 def gather(  # noqa: PLR0913, PLR0917 -- flat: tuples of arrays cost reference counts in the inner loops
     buckets: Int32,
     widths: UInt32,
     counters: Int64,
     less: Float64,
+    begins: bool,  # noqa: FBT001 -- compiled loops take no keywords
     first: Float64,
     lines: Int64,
     total: Float64,
@@ -139,10 +132,15 @@ def gather(  # noqa: PLR0913, PLR0917 -- flat: tuples of arrays cost reference c
 ) -> None:
     """Adds what rows (k, W) read at buckets (k, n), row after row, as the NumPy engine's ``sums`` says.
 
-    A bucket that is not below its row's width (k,), both unsigned, reads 0. ``lines`` (2, n) is scratch: reads from
-    here and there first, then arithmetic in vectors, of two rows at once: more leave the first level of the cache.
+    Where it ``begins``, ``first`` (n,) becomes what the first of the rows reads. A bucket that is not below its row's
+    width (k,), both unsigned, reads 0. ``lines`` (2, n) is scratch: reads from here and there first, then arithmetic in
+    vectors, of two rows at once: more leave the first level of the cache.
     """
     n, pairs, before, after = len(first), len(buckets) // 2 * 2, lines[0], lines[1]
+    if begins:
+        _read(buckets[0], widths[0], counters[0], before)
+        for i in range(n):
+            first[i] = np.float64(before[i]) - less[0]
     for k in range(0, pairs, 2):
         _read(buckets[k], widths[k], counters[k], before)
         _read(buckets[k + 1], widths[k + 1], counters[k + 1], after)

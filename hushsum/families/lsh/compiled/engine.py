@@ -81,12 +81,9 @@ def sums_of_sets(
         block, n = engine.block(queries[some]), some.stop - some.start
         for which, (first, total, squares) in zip(sets, found, strict=True):
             for chunk, buckets in engine.all_rows(block, which, n):
-                widths = engine.widths[chunk]
-                if chunk.start == which.start:
-                    row, taken = counters[chunk.start], less[chunk.start]
-                    bucket_loops.read_row(buckets[0], widths[0], row, taken, lines[:n], first[some])
-                moments = (first[some], lines[: 2 * n].reshape(2, n), total[some], squares[some])
-                bucket_loops.gather(buckets, widths, counters[chunk], less[chunk], *moments)
+                begins, two_lines = chunk.start == which.start, lines[: 2 * n].reshape(2, n)
+                moments = (begins, first[some], two_lines, total[some], squares[some])
+                bucket_loops.gather(buckets, engine.widths[chunk], counters[chunk], less[chunk], *moments)
     return found
 
 
