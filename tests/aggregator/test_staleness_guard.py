@@ -17,7 +17,7 @@ from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import client_of, tally
-from tests.aggregator.test_gateway_elsewhere import PLAN, Front
+from tests.aggregator.ingest.test_gateway_remote_folds import PLAN, Front
 from tests.doubles import RecordingObserver
 from tests.hooks import Held, Hooks, reply_lost, unreachable
 

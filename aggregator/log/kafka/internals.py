@@ -1,6 +1,6 @@
 """Every use of aiokafka beyond its documented interface, each with the promise that would be lost without it.
 
-`tests/aggregator/test_kafka_internals.py` pins all of it against the installed version, and shows the fault.
+`tests/aggregator/log/kafka/test_internals.py` pins all of it against the installed version, and shows the fault.
 
 - The topic's id (:func:`topic_id`). Only Metadata version 10 has it; the library's requests end at version 5. Without
   it, an append to a topic that was deleted and created again is acknowledged and never folded.

@@ -23,7 +23,7 @@ from tests.edge_client.secure_plans import secure_plan
 from tests.edge_client.spools import opened
 from tests.plans import classed_plan, small_plan
 
-SAMPLE = Path(__file__).parents[2] / "tests" / "vectors" / "spool" / "format-1-protected.zip"
+SAMPLE = Path(__file__).parents[3] / "tests" / "vectors" / "spool" / "format-1-protected.zip"
 SIZES = (1, 3, 2, 5, 1, 4)  # of batches, in this order
 LIMITS = 8
 SKETCH = {"rows": 20, "buckets": 256}

@@ -18,7 +18,7 @@ from hushsum.privacy.events import TUMBLING
 from hushsum.releases import Release, spend_of
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.disk_site import DiskSite, client_for, disk_site, restore_store
-from tests.aggregator.test_releaser import CountingEntropy
+from tests.aggregator.release.test_releaser import CountingEntropy
 from tests.doubles import CrashError, ManualRuntime, Steps
 
 SHARE = Fraction(1, 20)  # of ε = 1, for the test

@@ -30,7 +30,7 @@ from tests.edge_client.secure_plans import secure_plan
 from tests.edge_client.spools import opened
 from tests.plans import small_plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
 #: A spool of format 1 that was written by the software of that time: one delta answered, two not.
 SAMPLE = ROOT / "tests" / "vectors" / "spool" / "format-1-protected.zip"

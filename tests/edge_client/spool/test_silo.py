@@ -23,7 +23,7 @@ from hushsum.local import silo
 from tests.edge_client.local_plans import silo_plan
 from tests.edge_client.spools import opened
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
 PLAN = silo_plan()
 #: Noise of this plan is zero but for one draw in 10^8: what is submitted is the sum of the records.
@@ -204,7 +204,7 @@ def test_a_transaction_that_fails_spends_nothing_and_binds_nothing(path: Path, t
 KILLED = """
 import os, sys
 from pathlib import Path
-from tests.edge_client.test_silo_spool import *
+from tests.edge_client.spool.test_silo import *
 spool = opened(Path(sys.argv[1]))
 turns = turns_of(spool)
 add(spool, [1.0, 2.0])

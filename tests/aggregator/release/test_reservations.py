@@ -21,8 +21,8 @@ from hushsum.releases import Release, spend_of
 from hushsum.sketch import Sketch
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.disk_site import DiskSite, disk_site
+from tests.aggregator.release.test_outcomes import key_of
 from tests.aggregator.stores import sqlite_of
-from tests.aggregator.test_outcomes import key_of
 from tests.doubles import CrashError, ManualRuntime, Steps
 
 PLAN = tally_plan(counters=30_000, records_per_client=3, total_epsilon=10, min_clients=12)  # a release of some pages

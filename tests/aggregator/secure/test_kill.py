@@ -12,7 +12,7 @@ from tests.aggregator.secure_clients import fleet_of, stub_of
 from tests.aggregator.secure_site import SIZE, plan_of, sealed, site_config, total
 from tests.services import WINDOW, service_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLAN = plan_of()
 
 

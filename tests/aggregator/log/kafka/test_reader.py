@@ -17,7 +17,7 @@ from aggregator.log.kafka.reader import PartitionReader
 from aggregator.model import PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.errors import Reason
-from tests.aggregator.test_kafka_fetch import batch
+from tests.aggregator.log.kafka.test_fetch import batch
 
 WHERE = TopicPartition("topic", 3)
 STEP = 1 << 16

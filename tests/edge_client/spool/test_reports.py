@@ -23,7 +23,7 @@ from hushsum.local.report_batch import unpack
 from tests.edge_client.local_plans import ReportSpool, report_plan
 from tests.edge_client.spools import opened
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
 PLAN = report_plan()
 MEMO = report_plan(memoise=True)
@@ -194,7 +194,7 @@ KILLED = """
 import sys, os
 from pathlib import Path
 from tests.edge_client.local_plans import ReportSpool, report_plan
-from tests.edge_client.test_reports import CLIENT
+from tests.edge_client.spool.test_reports import CLIENT
 spool = ReportSpool(Path(sys.argv[1]), CLIENT)
 for window in range(7, 9):
     (bound,) = spool.add([[1.0, 2.0], [3.0, 4.0]], window)

@@ -17,8 +17,8 @@ from hushsum.sketch import Sketch
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry
 from tests.aggregator.disk_site import PARTITIONS, DiskSite, disk_site
+from tests.aggregator.release.test_releaser import CountingEntropy
 from tests.aggregator.sums import LEAST, MOST, cohort_sum, dense, secure_plan
-from tests.aggregator.test_releaser import CountingEntropy
 from tests.doubles import CrashError, ManualRuntime, Steps
 
 PLAN = secure_plan(counters=50, total_epsilon=2)  # enough for two windows

@@ -13,9 +13,9 @@ from aggregator.windows import due_ms
 from hushsum.secure_sum.messages import ID_BYTES_MAX, Advertisement, Keys, Kind, pack_advertisement
 from hushsum.secure_sum.parameters import round_parameters
 from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult
+from tests.aggregator.secure.test_round import LARGE, ROUND, SETTINGS, Site, site_of
 from tests.aggregator.secure_clients import SecureClient, fleet_of, stub_of
 from tests.aggregator.secure_site import LEAST, SIZE, all_parts, plan_of, results, sealed, site_config, total
-from tests.aggregator.test_secure_rounds import LARGE, ROUND, SETTINGS, Site, site_of
 from tests.doubles import ManualRuntime
 from tests.services import WINDOW, counted, service_of
 

@@ -24,7 +24,7 @@ from aggregator.model import Peer, Scope
 from aggregator.observability.metrics import Metrics
 from aggregator.runtime import SystemRuntime
 from hushsum_proto.v1 import wire_pb2 as pb
-from tests.aggregator.test_tokens_served import guarded, token
+from tests.aggregator.auth.test_tokens_served import guarded, token
 from tests.plans import small_plan
 from tests.services import RawClient, config_of, service_of, trailing
 

@@ -33,7 +33,7 @@ from tests.aggregator.stores import (
 )
 from tests.vectors.generate_store import FOLDER, SIGNED, TABLES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OLDER = [1, 2]
 SEES_A_LOCK = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = "
 

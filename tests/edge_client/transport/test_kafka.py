@@ -34,7 +34,7 @@ PLAN = tally_plan(counters=500)
 KEY = SigningKey(b"\5" * 32)
 DIRECTORY = Directory({"billing": DirectoryKey("billing", Role.PRODUCER, KEY.verify_key)})
 PARTITIONS = 3
-EXAMPLE = Path(__file__).parents[2] / "examples" / "direct_producer.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "direct_producer.py"
 
 
 def window_now() -> int:

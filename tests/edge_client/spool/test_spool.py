@@ -24,7 +24,7 @@ from tests.edge_client.adder import PLAN, record
 from tests.edge_client.spools import addition, bytes_of, opened
 from tests.plans import classed_plan, set_plan, small_plan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
 
 

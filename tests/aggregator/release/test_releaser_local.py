@@ -25,8 +25,8 @@ from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partition_of_sum
 from tests.aggregator.deltas import client_of
 from tests.aggregator.disk_site import PARTITIONS, DiskSite, disk_site
+from tests.aggregator.release.test_releaser import CountingEntropy
 from tests.aggregator.reports import SHUFFLE_MIN, report_plan, reports_of, silo_of, silo_plan
-from tests.aggregator.test_releaser import CountingEntropy
 from tests.doubles import CrashError, ManualRuntime, Steps
 
 REPORTS = report_plan()

@@ -23,7 +23,7 @@ from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, WAIT_S, delta, everything, opened_log, to_zero, until_appended
-from tests.aggregator.test_kafka_fetch import batch
+from tests.aggregator.log.kafka.test_fetch import batch
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

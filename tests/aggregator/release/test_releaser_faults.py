@@ -10,7 +10,7 @@ from aggregator.errors import ReceiptsError, WindowOrderError
 from aggregator.log.sqlite import LOG_FILE
 from hushsum.privacy.events import TUMBLING
 from tests.aggregator.disk_site import DiskSite, disk_site
-from tests.aggregator.test_releaser import HOUR_S, PLAN, CountingEntropy
+from tests.aggregator.release.test_releaser import HOUR_S, PLAN, CountingEntropy
 from tests.doubles import ManualRuntime
 
 

@@ -32,7 +32,7 @@ from aggregator.log.kafka.topic import entries_topic, prepare_topic
 from aggregator.runtime import SystemRuntime
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, until
-from tests.aggregator.test_kafka_fetch import batch
+from tests.aggregator.log.kafka.test_fetch import batch
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 

@@ -17,7 +17,7 @@ from aggregator.api import calls, connections
 from aggregator.api.connections import Address, ConnectionGuard, address_of, connection_limits
 from aggregator.model import Scope
 from aggregator.runtime import SystemRuntime, next_turns
-from tests.aggregator.test_server_edge import (
+from tests.aggregator.api.test_server import (
     HEADERS,
     HELLO,
     PING,
@@ -28,7 +28,7 @@ from tests.aggregator.test_server_edge import (
     frame,
     headers_of,
 )
-from tests.aggregator.test_tokens_served import guarded, token
+from tests.aggregator.auth.test_tokens_served import guarded, token
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
 

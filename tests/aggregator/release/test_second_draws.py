@@ -21,7 +21,7 @@ from hushsum.releases import spend_of
 from hushsum_proto import convert_admin
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.disk_site import DiskSite, disk_site, restore_store
-from tests.aggregator.test_releaser import HOUR_S, PLAN, CountingEntropy
+from tests.aggregator.release.test_releaser import HOUR_S, PLAN, CountingEntropy
 from tests.doubles import CrashError, ManualRuntime, MemoryReceipts, Steps
 from tests.plans import small_plan, tables
 from tests.services import HOUR_MS, NOW_MS, RawClient, SetRuntime, config_of, service_of
