@@ -156,11 +156,11 @@ class ConnectionRunner:
         while True:
             sequence = await self._outbox.get()
             data = await self._payloads.data(sequence)
+            self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
             try:
                 await connection.send(data)
             except ConnectionLostError:
                 return  # the reader of its answers reports the loss to the session
-            self._payloads.sent(sequence, len(data))
 
 
 class SessionDriver:

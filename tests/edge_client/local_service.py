@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+import grpc
 from typing_extensions import override
 
 from hushsum import Plan
@@ -60,6 +61,9 @@ class LocalService(ModelService):
             assert chunk.offset == len(data)
             data += chunk.data
         self.kept.large += 1
+        if self.busy_calls:
+            self.busy_calls -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection breaks before the answer")
         return await self._take(data)
 
     @override

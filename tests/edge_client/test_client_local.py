@@ -200,10 +200,29 @@ async def test_a_late_submission_loses_its_window_and_flush_says_so_once(path: P
     assert client.tallies.submissions_lost == client.tallies.late == 1
 
 
-async def test_a_large_submission_goes_in_chunks_and_is_counted(path: Path, clock: RushingClock) -> None:
+def large_plan() -> Plan:
     wide = {"rows": 3000, "buckets": 256}
     plan = Plan.from_fields({**_fields(), "sketch": {**_fields()["sketch"], **wide}})
     assert plan.upload_bytes_max > 2**18
+    return plan
+
+
+async def test_a_large_submission_whose_call_breaks_off_counts_as_sent_and_then_as_sent_again(
+    path: Path, clock: RushingClock
+) -> None:
+    plan = large_plan()
+    service = await started(plan, clock)
+    service.busy_calls = 1
+    async with client_of(service, path, clock) as client:
+        await client.flush(60)
+        tallies = client.tallies
+    await service.stop()
+    assert service.kept.large == 2
+    assert (tallies.deltas_sent, tallies.deltas_resent) == (1, 1)
+
+
+async def test_a_large_submission_goes_in_chunks_and_is_counted(path: Path, clock: RushingClock) -> None:
+    plan = large_plan()
     service = await started(plan, clock)
     async with client_of(service, path, clock) as client:
         await client.flush(60)
