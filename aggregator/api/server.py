@@ -150,11 +150,13 @@ class Probes:
         service = (await self._read(call, one_message(call, context))).service
         sent = None
         while True:
-            changed, status = self._changed, self._statuses.get(service, _STATUS.SERVICE_UNKNOWN)
+            # All three before the reply is written: what changes meanwhile is sent in the next round.
+            changed, ends = self._changed, self._ends
+            status = self._statuses.get(service, _STATUS.SERVICE_UNKNOWN)
             if status != sent:
                 yield _STATUS(status=status)
                 sent = status
-            if self._ends:
+            if ends:
                 return
             await changed.wait()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 
@@ -151,6 +152,23 @@ async def test_before_it_serves_a_process_is_alive_and_not_ready() -> None:
     await asyncio.wait([beating])
     await runtime.advance(STALLED_S)
     assert (state.is_alive, state.is_ready) == (False, False)
+
+
+async def test_a_watcher_hears_of_a_drain_that_begins_during_its_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def asked_for_all(_: object, message: Coroutine[object, object, object]) -> object:
+        message.close()
+        return health_pb2.HealthCheckRequest(service="")
+
+    probes = Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    probes.add_to(grpc.aio.server(), [])
+    monkeypatch.setattr(probes, "_read", asked_for_all)
+    replies = []
+    async for reply in probes._watch(None, None):  # type: ignore[arg-type]  # its reading is replaced
+        replies.append(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+        probes.drain()  # before the loop goes on: the reply is on its way
+    assert replies == ["SERVING", "NOT_SERVING"]
 
 
 async def test_who_watches_health_without_end_keeps_nobody_from_watching(monkeypatch: pytest.MonkeyPatch) -> None:
