@@ -14,7 +14,7 @@ NAMES: Final = re.compile(
     r"(unpack|decode|parse|load|loads)(_\w+)?|read_\w+|count_packed|renumbered|opened|flags_of|round_of|flaw_of|"
     r"id_in|is_seal|(batch|single|delta)_entries"
 )
-_COMPILED: Final = re.compile(r"^from hushsum\.acceleration import .*\b(compiled|inlined)\b", re.MULTILINE)
+_COMPILED: Final = re.compile(r"^from hushsum\.compiled import .*\b(compiled|inlined)\b", re.MULTILINE)
 #: Those that no stranger's bytes reach, or that are called by others which targets name. A name stands for all below.
 LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.plan.Plan.from_toml": "the user's own file",
