@@ -6,9 +6,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import LONG_VARIABLE, WHOLE_RUNS
+from tests.conftest import WHOLE_RUNS
 
 ROOT = Path(__file__).parents[1]
 FILES = (
@@ -26,13 +24,11 @@ def collected(*options: str) -> list[str]:
     """Names of tests as pytest would run them."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *options, *FILES]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])}
-    environment.pop(LONG_VARIABLE, None)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-@pytest.mark.long
 def test_a_seed_decides_the_order_of_files_and_of_their_tests_and_whole_runs_stay_first() -> None:
     one, again, other = (collected(f"--randomly-seed={seed}") for seed in (1, 1, 2))
     by_name = collected("-p", "no:randomly")
