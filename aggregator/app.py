@@ -418,14 +418,15 @@ async def serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
     loop.set_exception_handler(_log_unawaited)
+    # Modules and compiled loops stay: looking for garbage in them again and again takes a gateway's time. Nothing that
+    # holds clients' data exists yet: frozen, a fold that is loaded anew would never be freed.
+    gc.collect()
+    gc.freeze()
     runtime = SystemRuntime()
     try:
         begin = shuffling if config.role == "shuffler" else running
         async with begin(config, runtime) as service:
             starting = None
-            # What a start has made stays: looking for garbage in it again and again takes a sixth of a gateway's time.
-            gc.collect()
-            gc.freeze()
             stop = runtime.spawn(_wait(asked), "signals")
             failure = runtime.spawn(service.failed(), "failure")
             await asyncio.wait([stop, failure], return_when=asyncio.FIRST_COMPLETED)

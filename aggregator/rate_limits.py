@@ -371,11 +371,11 @@ class SendLimits:
 
     def release(self, client_id: str, size: int) -> None:
         """Ends the holding of bytes; called by their reservation."""
-        left = self._held[client_id] - size
+        left = self._held.get(client_id, 0) - size  # an empty delta holds nothing: its client may be gone
         if left > 0:
             self._held[client_id] = left
         else:
-            del self._held[client_id]
+            self._held.pop(client_id, None)
 
 
 def reserve_anonymous(

@@ -235,7 +235,8 @@ class ReadinessProbe:
         if not why:
             self._answered_s = now_s
         self._log_change(now_s - self._answered_s < PATIENCE_S, why)
-        is_ready = self._answers and not self._is_waiting()
+        waits = self._is_waiting()  # also while nothing answers: it logs a line when that changes
+        is_ready = self._answers and not waits
         self._metrics.ready(is_ready)
         if is_ready != self._is_ready:
             self._is_ready = is_ready

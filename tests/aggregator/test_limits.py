@@ -272,6 +272,14 @@ def sends(**limits: float) -> SendLimits:
     return SendLimits(limits.get("rate", 1024.0), int(limits.get("burst", 1)), int(limits.get("held", 10**6)), TIME)
 
 
+def test_an_empty_delta_that_is_answered_after_the_others_of_its_client_ends_nothing() -> None:
+    limits = SendLimits(1024.0, 10**6, 10**6, ManualRuntime())
+    junk, empty, other = limits.take("a", 4), limits.take("a", 0), limits.take("b", 8)
+    for reservation in (junk, empty, other):
+        reservation.release()
+    assert len(limits) == 0
+
+
 TIME = ManualRuntime()
 
 
