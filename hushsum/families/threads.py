@@ -25,13 +25,12 @@ class Scratch(threading.local):
 
     Attributes:
         engine: What computed here last.
-        counters: A weak reference to the read-only counters that were read here last.
-        derived: What was computed of them.
+        derived: A weak reference to the read-only counters that were read here last, and what was computed of them: one
+            value, so that an interrupt cannot part them.
     """
 
     engine: object = None
-    counters: object = None
-    derived: object = None
+    derived: tuple[Callable[[], object], Any] | None = None
 
     def __reduce__(self) -> tuple[type["Scratch"], tuple[()]]:
         return Scratch, ()

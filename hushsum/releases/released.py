@@ -107,6 +107,10 @@ class Release:
         """Kept from the first query on, so that counters must stay as they are; at most their size again."""
         return query.prepare(self.plan, self.counters)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what answers share is computed anew in a copy."""
+        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
+
     def statement(self) -> str:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""
         spend = spend_of(self.plan, kind=self.kind, window=self.window)

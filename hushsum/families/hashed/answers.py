@@ -39,11 +39,11 @@ def _bucket_means(rows: HashedRows, counters: Int64) -> Float64:
     scratch = rows.scratch
     if counters.flags.writeable:
         return np.asarray(counters.sum(axis=1) / rows.buckets, np.float64)
-    if not isinstance(scratch.counters, ref) or scratch.counters() is not counters:
-        scratch.derived = counters.sum(axis=1) / rows.buckets
-        scratch.counters = ref(counters)
-    assert isinstance(scratch.derived, np.ndarray), "it is computed with the reference to its counters"
-    return scratch.derived
+    known = scratch.derived
+    if known is None or known[0]() is not counters:
+        known = scratch.derived = (ref(counters), counters.sum(axis=1) / rows.buckets)
+    means: Float64 = known[1]
+    return means
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from hushsum_simulator.audit.empirical import PROGRAM, audited, source_checks
+from hushsum_simulator.audit.empirical import PROGRAM, audited, fit_check, source_checks
 from hushsum_simulator.audit.report import Floats
 from tests.hushsum_simulator.audit import planted
 
@@ -89,3 +89,8 @@ def test_a_seeded_source_is_caught(
 ) -> None:
     mistake(monkeypatch)
     assert held(sys.executable, "-c", PLANTED.format(mistake.__name__)) == expected
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_no_draws_at_all_fit_nothing() -> None:
+    assert not fit_check("none", [(np.zeros(3, np.int64), [0.25, 0.5, 0.25])]).holds
