@@ -146,7 +146,7 @@ def _add(ready: Int32, at: Number, end: Number, scale: Number, counters: Int64, 
 
 @inlined
 def _allows(tally: Int64, row: int, bound: int, records: int) -> bool:
-    """Charges a client's records of a window, where its bound leaves room; see :meth:`Fold._contribute`."""
+    """Charges a client's records of a window, where its bound leaves room; see :meth:`Fold._count_delta`."""
     before = max(tally[row, 0], 0)
     fits = bound < 0 or before + records <= bound
     if fits:
