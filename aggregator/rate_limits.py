@@ -305,7 +305,7 @@ class SendLimits:
         self.rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
         self._runtime = runtime
-        self._held: dict[str, int] = {}
+        self._held: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """The number of clients that hold bytes."""
@@ -322,7 +322,7 @@ class SendLimits:
             RefusedError: The client has to wait.
         """
         holds = min(size, self._delta_bytes_max)  # what is larger is refused for that, and not for what it would hold
-        held = self._held.get(client_id, 0) + holds
+        held = self._held[client_id] + holds
         if held > self._held_bytes_max:
             raise RefusedError(share_taken(f"{self._held_bytes_max} bytes of deltas of one client may be unanswered"))
         charge = self.pay(client_id, size) if prepaid is None else prepaid
@@ -371,11 +371,11 @@ class SendLimits:
 
     def release(self, client_id: str, size: int) -> None:
         """Ends the holding of bytes; called by their reservation."""
-        left = self._held.get(client_id, 0) - size  # an empty delta holds nothing: its client may be gone
+        left = self._held[client_id] - size
         if left > 0:
             self._held[client_id] = left
         else:
-            self._held.pop(client_id, None)
+            del self._held[client_id]
 
 
 def reserve_anonymous(

@@ -166,7 +166,9 @@ class VerdictResolver:
             position: Where it was appended; None: it was not.
         """
         try:
-            kind, reason = await self.verdict(delta, position)
+            kind, reason = await self.verdict(
+                delta.partition, delta.key.owner, delta.id, delta.digest, delta.window, position
+            )
         except (TimeoutError, AggregatorError) as error:
             passes = isinstance(error, (TimeoutError, *TRANSIENT))
             self._failures.failed(self._runtime.monotonic(), "the folds do not answer", error, passes=passes)
@@ -177,16 +179,19 @@ class VerdictResolver:
             return refused(delta.id, errors.of_fold(reason, delta.id, self._plan))
         return Answer(delta.id, STATUSES[kind])
 
-    async def verdict(self, delta: AcceptedDelta, position: int | None) -> tuple[RememberedKind, Reason | None]:
-        """What the fold remembers of a delta or a cohort sum, once it has passed its position.
+    async def verdict(
+        self, partition: int, owner: str, id: DeltaId, digest: bytes, window: int, position: int | None
+    ) -> tuple[RememberedKind, Reason | None]:
+        """What the fold remembers of a delta or a cohort sum, once it has passed ``position`` (None: not appended).
 
         Raises:
             TimeoutError: The fold has not come so far within :data:`SETTLE_S`.
             AggregatorError: It cannot be asked.
         """
-        return await within(SETTLE_S, self._recall(delta, position), runtime=self._runtime)
 
-    async def _recall(self, delta: AcceptedDelta, position: int | None) -> tuple[RememberedKind, Reason | None]:
-        if position is not None:
-            await self._folds.passed(delta.partition, position)
-        return await self._folds.recall(delta.partition, delta.key.owner, delta.id, delta.digest, delta.window)
+        async def recalled() -> tuple[RememberedKind, Reason | None]:
+            if position is not None:
+                await self._folds.passed(partition, position)
+            return await self._folds.recall(partition, owner, id, digest, window)
+
+        return await within(SETTLE_S, recalled(), runtime=self._runtime)

@@ -13,11 +13,10 @@ from aggregator.errors import AggregatorError
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.state import RememberedKind
 from aggregator.ingest.group_commit import CommitResult, GroupCommitter
-from aggregator.ingest.inflight import AcceptedDelta, DeltaKey, VerdictResolver
+from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.logs import FailureLog, journal
 from aggregator.model import NewEntry
-from aggregator.rate_limits import QuotaReservation
 from aggregator.runtime import TRANSIENT, Backoff, Runtime
 from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
@@ -52,17 +51,6 @@ class SumSubmitter:
         """
         partition = partition_of_sum(entry.id, self.commits.partitions)
         offered = NewEntry(partition, entry.window, entry_to_bytes(entry))
-        key = DeltaKey(NOBODY, entry.id.stream, entry.id.sequence)
-        accepted = AcceptedDelta(
-            key=key,
-            id=entry.id,
-            window=entry.window,
-            partition=partition,
-            digest=digest(entry.sum),
-            is_local=False,
-            reservation=QuotaReservation(NOBODY),
-            on_answer=[],
-        )
         backoff, trouble = Backoff(), FailureLog(_journal)
         while True:
             answer = await self._append(offered)
@@ -70,7 +58,7 @@ class SumSubmitter:
                 if answer.state is WindowState.OPEN:
                     return RoundResult.COUNTED
                 if answer.state is not None:
-                    return await self._resolve(accepted, answer.position)
+                    return await self._resolve(entry, partition, answer.position)
             elif answer.reason is ServiceReason.WINDOW_NOT_OPEN:
                 return RoundResult.LATE
             elif answer.reason is ServiceReason.SHUTTING_DOWN:
@@ -78,7 +66,7 @@ class SumSubmitter:
             else:
                 trouble.failed(self.runtime.monotonic(), "a sum is not in the log yet", AggregatorError(answer.detail))
             if self.window_tracker.state(entry.window) in OVER:
-                return await self._resolve(accepted, None)
+                return await self._resolve(entry, partition, None)
             await self.runtime.sleep(backoff.next_s())
 
     async def _append(self, offered: NewEntry) -> CommitResult | Refusal:
@@ -91,16 +79,18 @@ class SumSubmitter:
         refusal = self.commits.offer(offered, on_commit)
         return await future if refusal is None else refusal
 
-    async def _resolve(self, accepted: AcceptedDelta, position: int | None) -> RoundResult:
+    async def _resolve(self, entry: CohortSumEntry, partition: int, position: int | None) -> RoundResult:
         """The verdict of the folds, once they have passed the entry."""
         try:
-            kind, reason = await self.resolver.verdict(accepted, position)
+            kind, reason = await self.resolver.verdict(
+                partition, NOBODY, entry.id, digest(entry.sum), entry.window, position
+            )
         except (TimeoutError, *TRANSIENT) as error:
-            _journal.warning("the folds do not say what became of a sum", window=accepted.window, error=str(error))
+            _journal.warning("the folds do not say what became of a sum", window=entry.window, error=str(error))
             return RoundResult.UNKNOWN
         except AggregatorError as error:
-            _journal.error("the folds cannot say what became of a sum", window=accepted.window, error=str(error))
+            _journal.error("the folds cannot say what became of a sum", window=entry.window, error=str(error))
             return RoundResult.UNKNOWN
         if reason is not None:
-            _journal.error("the folds refused a sum", window=accepted.window, reason=reason.value)
+            _journal.error("the folds refused a sum", window=entry.window, reason=reason.value)
         return _RESULTS.get(kind, RoundResult.UNKNOWN)

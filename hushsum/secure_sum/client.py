@@ -31,17 +31,17 @@ from hushsum.entropy import Entropy
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import messages
 from hushsum.secure_sum.bitmaps import bitmap_bytes, flags_of
-from hushsum.secure_sum.client_secrets import Belongings, Share
+from hushsum.secure_sum.client_secrets import ClientSecrets, Share
 from hushsum.secure_sum.messages import CONTRIBUTION_BYTES, SEALED_BYTES, Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import (
-    Circle,
+    NeighbourGraph,
     Roster,
     advertised,
     check_contributions,
-    circle_of,
     consent_parts,
     is_advertised,
+    neighbour_graph_of,
     vouched_key,
 )
 from hushsum.signing import SIGNATURE_BYTES, Directory, SigningKey
@@ -173,10 +173,10 @@ class ClientRound:
         self._client_id = client_id
         self._key = key
         self._directory = directory
-        self._own: Belongings | None = Belongings(parameters, client_id, counters, counts, share, entropy)
+        self._own: ClientSecrets | None = ClientSecrets(parameters, client_id, counters, counts, share, entropy)
         self._advertisement = advertised(parameters, client_id, self._own.keys(key.verify_key.raw), key)
         self._roster: Roster | None = None
-        self._circle: Circle | None = None
+        self._graph: NeighbourGraph | None = None
         self._vector: bytes | None = None
         self._survivors = b""
 
@@ -236,8 +236,8 @@ class ClientRound:
         n, k = len(roster), parameters.neighbours(len(roster))
         contributions, signatures = messages.cut(body, Kind.OPENINGS, (n, CONTRIBUTION_BYTES), (k, SIGNATURE_BYTES))
         check_contributions(parameters, roster, contributions)
-        self._circle = circle_of(parameters, roster, contributions)
-        neighbours = self._secrets.settle(roster, self._circle)
+        self._graph = neighbour_graph_of(parameters, roster, contributions)
+        neighbours = self._secrets.settle(roster, self._graph)
         for neighbour, signature in zip(neighbours, signatures, strict=True):
             client_id, keys = roster.ids[neighbour], roster.keys[neighbour]
             key = roster.verify_key(neighbour)
@@ -262,11 +262,11 @@ class ClientRound:
         return [SendVector(vector)]
 
     def _on_survivors(self, body: bytes) -> list[Effect]:
-        assert self._circle is not None, "the graph is drawn"
+        assert self._graph is not None, "the graph is drawn"
         survivors = flags_of(body, len(self._members))
         if not survivors[self._members.index[self._client_id]]:
             raise SecureSumError("survivors without this client: the round goes on without it")
-        self._circle.check_survivors(self._parameters, survivors)
+        self._graph.check_survivors(self._parameters, survivors)
         self._survivors = body
         return [self._send(Kind.CONSENT, self._key.sign(*self._consented()))]
 
@@ -287,14 +287,14 @@ class ClientRound:
         return [revealed, Revealed()]
 
     def _consented(self) -> tuple[bytes, ...]:
-        assert self._circle is not None, "the graph is drawn"
-        return consent_parts(self._parameters, self._circle.transcript, self._survivors)
+        assert self._graph is not None, "the graph is drawn"
+        return consent_parts(self._parameters, self._graph.transcript, self._survivors)
 
     def _send(self, kind: Kind, *body: bytes) -> Send:
         return Send(messages.pack(self._parameters, kind, *body))
 
     @property
-    def _secrets(self) -> Belongings:
+    def _secrets(self) -> ClientSecrets:
         assert self._own is not None, "a machine that is over moves no more"
         return self._own
 

@@ -12,7 +12,7 @@ from hushsum.secure_sum.key_agreement import SEED_BYTES, KeyPair, Occasion
 from hushsum.secure_sum.messages import CONTRIBUTION_BYTES, SHARE_BYTES, Keys
 from hushsum.secure_sum.neighbour_graph import neighbours_of
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.secure_sum.roster import Circle, Roster, commitment
+from hushsum.secure_sum.roster import NeighbourGraph, Roster, commitment
 
 Int64 = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Share(Protocol):
         ...
 
 
-class Belongings:
+class ClientSecrets:
     """A client's secrets of one round; the counters are noised and masked in here, and leave in no other form.
 
     Args:
@@ -78,12 +78,12 @@ class Belongings:
         committed = commitment(self._parameters, self._client_id, self.contribution)
         return Keys(identity, self._exchange.public, self._mask.public, committed)
 
-    def settle(self, roster: Roster, circle: Circle) -> tuple[int, ...]:
+    def settle(self, roster: Roster, graph: NeighbourGraph) -> tuple[int, ...]:
         """Finds its neighbours, once the graph is drawn."""
         self._roster = roster
-        self._occasion = self._occasion.drawn(circle.transcript)
+        self._occasion = self._occasion.drawn(graph.transcript)
         degree, me = self._parameters.degree, roster.index[self._client_id]
-        self._neighbours = neighbours_of(circle.transcript, len(roster), degree, me)
+        self._neighbours = neighbours_of(graph.transcript, len(roster), degree, me)
         return self._neighbours
 
     def sealed_shares(self) -> list[bytes]:
@@ -160,4 +160,4 @@ class Belongings:
         return [(self._roster.ids[neighbour], self._roster.keys[neighbour]) for neighbour in self._neighbours]
 
     def __repr__(self) -> str:
-        return f"Belongings(of {self._client_id})"
+        return f"ClientSecrets(of {self._client_id})"

@@ -92,8 +92,8 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Circle:
-    """The order of a round's members, and all that follows from it.
+class NeighbourGraph:
+    """The order of a round's members on a circle, from which their neighbours follow (:mod:`.neighbour_graph`).
 
     Attributes:
         transcript: 32 bytes: hash of the round, the roster and all contributions.
@@ -166,11 +166,11 @@ def check_contributions(parameters: RoundParameters, roster: Roster, contributio
             raise SecureSumError(f"a contribution of {client_id} that it has not committed to")
 
 
-def circle_of(parameters: RoundParameters, roster: Roster, contributions: Sequence[bytes]) -> Circle:
+def neighbour_graph_of(parameters: RoundParameters, roster: Roster, contributions: Sequence[bytes]) -> NeighbourGraph:
     """The order that all contributions decide together, so that whoever made one of them at random has it at random."""
     parts = (*parameters.occasion.parts[:3], roster.digest, *contributions)
     transcript = hashlib.sha256(framed(GRAPH, *parts)).digest()
-    return Circle(transcript, order(transcript, len(roster)))
+    return NeighbourGraph(transcript, order(transcript, len(roster)))
 
 
 def consent_parts(parameters: RoundParameters, transcript: bytes, survivors: bytes) -> tuple[bytes, ...]:

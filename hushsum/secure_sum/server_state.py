@@ -14,12 +14,12 @@ from hushsum.secure_sum.messages import CONTRIBUTION_BYTES, HASH_BYTES, SEALED_B
 from hushsum.secure_sum.neighbour_graph import neighbours
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import (
-    Circle,
+    NeighbourGraph,
     Roster,
-    circle_of,
     commitment,
     consent_parts,
     is_advertised,
+    neighbour_graph_of,
     refuse_unsound,
     vouched_key,
 )
@@ -60,7 +60,7 @@ class Assembly:
         self._keys: set[bytes] = set()
         self._roster: Roster | None = None
         self._contributions: dict[str, bytes] = {}
-        self._circle: Circle | None = None
+        self._graph: NeighbourGraph | None = None
         self._neighbours: tuple[tuple[int, ...], ...] = ()
         self._checks: dict[str, bytes] = {}
         self._sealed: dict[str, list[bytes]] = {}
@@ -116,8 +116,8 @@ class Assembly:
         """Draws the graph; everybody is told all contributions, and the signatures of its neighbours."""
         roster, parameters = self.roster, self._parameters
         contributions = [self._contributions[client_id] for client_id in roster.ids]
-        self._circle = circle_of(parameters, roster, contributions)
-        self._neighbours = neighbours(self._circle.transcript, len(roster), parameters.degree)
+        self._graph = neighbour_graph_of(parameters, roster, contributions)
+        self._neighbours = neighbours(self._graph.transcript, len(roster), parameters.degree)
         opened = b"".join(contributions)
         signatures = [self._advertised[client_id].signature for client_id in roster.ids]
         told = []
@@ -158,18 +158,18 @@ class Assembly:
             SecureSumError: No client would sign them.
         """
         roster = self.roster
-        assert self._circle is not None, "the graph is drawn"
+        assert self._graph is not None, "the graph is drawn"
         self._bitmap = bitmap_of([roster.index[client_id] for client_id in self.uploaded], len(roster))
-        self._circle.check_survivors(self._parameters, flags_of(self._bitmap, len(roster)))
+        self._graph.check_survivors(self._parameters, flags_of(self._bitmap, len(roster)))
         data = messages.pack(self._parameters, Kind.SURVIVORS, self._bitmap)
         return [(client_id, data) for client_id in living if client_id in self.uploaded]
 
     def _consent(self, client_id: str, body: bytes) -> None:
         """Takes a survivor's signature of the survivors."""
         roster = self.roster
-        assert self._circle is not None, "the graph is drawn"
+        assert self._graph is not None, "the graph is drawn"
         ((signature,),) = messages.cut(body, Kind.CONSENT, (1, SIGNATURE_BYTES))
-        label, *parts = consent_parts(self._parameters, self._circle.transcript, self._bitmap)
+        label, *parts = consent_parts(self._parameters, self._graph.transcript, self._bitmap)
         if not roster.verify_key(roster.index[client_id]).verifies(signature, label, *parts):
             raise SecureSumError("a signature of the survivors that is none")
         self.consents[client_id] = signature
@@ -227,8 +227,8 @@ class Assembly:
 
     @property
     def _drawn(self) -> Occasion:
-        assert self._circle is not None, "the graph is drawn"
-        return self._parameters.occasion.drawn(self._circle.transcript)
+        assert self._graph is not None, "the graph is drawn"
+        return self._parameters.occasion.drawn(self._graph.transcript)
 
     _TAKE: ClassVar[Mapping[Kind, Callable[["Assembly", str, bytes], None]]] = MappingProxyType(
         {

@@ -27,7 +27,7 @@ from hushsum.errors import SecureSumError
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
 from hushsum.secure_sum.parameters import ROUND_BYTES, RoundParameters, round_parameters
-from hushsum.secure_sum.roster import Circle
+from hushsum.secure_sum.roster import NeighbourGraph
 from hushsum_simulator.audit.exact import (
     GAUSSIAN,
     Bounds,
@@ -201,9 +201,9 @@ def _survivor_sets(members: int) -> Iterator[Flags]:
 
 
 def _signs(parameters: RoundParameters, survivors: Flags) -> bool:
-    circle = Circle(bytes(32), np.arange(len(survivors)))
+    graph = NeighbourGraph(bytes(32), np.arange(len(survivors)))
     try:
-        circle.check_survivors(parameters, survivors)
+        graph.check_survivors(parameters, survivors)
     except SecureSumError:
         return False
     return True

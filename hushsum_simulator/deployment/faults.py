@@ -72,13 +72,13 @@ class Strike:
                 await asyncio.to_thread(victim.resume)
 
 
-class Deck:
+class StrikeSampler:
     """Draws every victim with every means once, in random order, and then all of them again."""
 
     def __init__(self, victims: Sequence[str], seed: int) -> None:
         self._victims = list(victims)
         self._random = random.Random(seed)
-        self._cards: list[tuple[str, Means]] = []
+        self._undrawn: list[tuple[str, Means]] = []
 
     def strikes(self, count: int, within_s: float) -> list[Strike]:
         """This many strikes on different victims, at random moments of this time, in their order."""
@@ -86,15 +86,15 @@ class Deck:
         drawn: dict[str, Means] = {}
         kept: list[tuple[str, Means]] = []
         while len(drawn) < count:
-            if not self._cards:
-                self._cards = [(victim, means) for victim in self._victims for means in Means]
-                self._random.shuffle(self._cards)
-            victim, means = self._cards.pop()
+            if not self._undrawn:
+                self._undrawn = [(victim, means) for victim in self._victims for means in Means]
+                self._random.shuffle(self._undrawn)
+            victim, means = self._undrawn.pop()
             if victim in drawn:
                 kept.append((victim, means))
             else:
                 drawn[victim] = means
-        self._cards += kept  # they come first the next time
+        self._undrawn += kept  # they come first the next time
         strikes = [
             Strike(victim, means, self._random.uniform(0, within_s), self._for_s(means))
             for victim, means in drawn.items()
@@ -267,7 +267,7 @@ class FaultRun:
         gateways = deployment.addresses("gateway")
         self._operator = Operator(gateways, deployment.addresses("releaser"))
         self._fleet = SenderFleet(plan, gateways, clients=_CLIENTS, rate=_RATE, seed=seed)
-        self._deck = Deck(sorted(deployment.victims), seed)
+        self._sampler = StrikeSampler(sorted(deployment.victims), seed)
         self._summary = FaultSummary()
 
     async def run(self, rounds: int) -> FaultSummary:
@@ -291,7 +291,7 @@ class FaultRun:
     async def _round(self, window: int) -> bytes:
         """Fills, seals, releases and checks a window under faults; returns its release's digest."""
         began_s = time.monotonic()
-        strikes = self._deck.strikes(self._strikes, 1.5 * self._load_s)  # some during the seal and the release
+        strikes = self._sampler.strikes(self._strikes, 1.5 * self._load_s)  # some during the seal and the release
         self._summary.strikes += len(strikes)
         victims = self._deployment.victims
         striking = asyncio.gather(*(strike.carry_out(victims[strike.victim]) for strike in strikes))

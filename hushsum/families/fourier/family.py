@@ -6,9 +6,7 @@ the query's phase; the kernel is the mean of cos ω·(x − q) over the frequenc
 **What is frozen** (the same record adds the same integers on every platform and in every version):
 
 1. A record's float32 coordinates: :mod:`hushsum.families.vectors`.
-2. Phases: :mod:`hushsum.families.fourier.parameters` says how, :mod:`hushsum.families.fourier.parameters` with which
-   parameters.
-3. What a phase adds: :mod:`hushsum.families.fourier.parameters`.
+2. Phases, their parameters, and what a phase adds: :mod:`hushsum.families.fourier.parameters`.
 """
 
 from dataclasses import dataclass
@@ -146,7 +144,7 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
 
     @property
     def kernel_error(self) -> float:
-        """Of :meth:`Spectrum.error` and of float32; rounding drawn counters adds none (:mod:`.waves`)."""
+        """Of :meth:`Spectrum.error` and of float32; rounding drawn counters adds none (:mod:`.parameters`)."""
         lower, upper = (end.astype(np.float64) for end in self._space.ends)
         return self.spectrum.error(upper - lower, self.fraction_bits) + self.spectrum.rounding(self._space.rounding)
 

@@ -8,9 +8,11 @@ import pytest
 
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.validation import ExactDeltas
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import SendLimits
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, read_header
@@ -52,6 +54,7 @@ class World:
 
     def __init__(self, log: PowerLossLog, **limits: int) -> None:
         self.runtime = ManualRuntime(NOW_MS)
+        self.sends = SendLimits(10.0**6, 10**6, 10**6, self.runtime)
         self.log = log
         self.store = CountingStore()
         self.metrics = Metrics()
@@ -75,6 +78,7 @@ class World:
             runtime=self.runtime,
             metrics=self.metrics,
             pending_entries_max=1000,
+            policy=ExactDeltas(PLAN, self.sends),
         )
 
     async def start(self) -> "World":
@@ -234,6 +238,20 @@ async def test_of_deltas_that_come_in_one_turn_each_gets_its_own_answer() -> Non
     assert len(await durable_ids(world.log)) == 6
     count = world.metrics.registry.get_sample_value
     assert count("hushsum_deltas_total", {"status": "acknowledged"}) == 7
+    await world.stop()
+
+
+async def test_an_empty_delta_after_a_refused_one_of_its_client_leaves_the_others_of_its_turn_their_answers() -> None:
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    answers: list[list[Answer]] = [[] for _ in range(4)]
+    id, good = Contributor(PLAN, 1).delta()
+    for n, (client, data) in enumerate((("a", b"junk"), ("a", b""), ("b", b"other junk"), ("b", good))):
+        world.gateway.send(client, PLAN.id, data, answers[n].append)
+    await world.runtime.settle()
+
+    assert [answer.status for (answer,) in answers] == [*[Status.REFUSED] * 3, Status.ACKNOWLEDGED]
+    assert answers[3][0].id == id
+    assert len(world.sends) == 0, "nothing is held any more"
     await world.stop()
 
 

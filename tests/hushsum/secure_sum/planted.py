@@ -21,11 +21,11 @@ from hushsum.secure_sum.client import (
     SpendWindow,
     Spent,
 )
-from hushsum.secure_sum.client_secrets import Belongings
+from hushsum.secure_sum.client_secrets import ClientSecrets
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
 from hushsum.secure_sum.neighbour_graph import neighbours
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.secure_sum.roster import Circle, Roster, circle_of, consent_parts
+from hushsum.secure_sum.roster import NeighbourGraph, Roster, consent_parts, neighbour_graph_of
 from hushsum.secure_sum.server import Failed, ServerRound
 from hushsum.secure_sum.unmasking import Unmasking
 from hushsum.signing import SigningKey
@@ -60,8 +60,10 @@ class LyingServer:
         self.roster = Roster.unpack(network.said(first, Kind.ROSTER, to_server=False)[0][HEAD:], None)
         opened = [network.said(client_id, Kind.OPENING) for client_id in self.roster.ids]
         self.network = network
-        self.circle: Circle = circle_of(self.parameters, self.roster, [data[HEAD:] for (data,) in opened])
-        self.near = neighbours(self.circle.transcript, len(self.roster), self.parameters.degree)
+        self.graph: NeighbourGraph = neighbour_graph_of(
+            self.parameters, self.roster, [data[HEAD:] for (data,) in opened]
+        )
+        self.near = neighbours(self.graph.transcript, len(self.roster), self.parameters.degree)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -103,7 +105,7 @@ class LyingServer:
 
     def signed(self, key: SigningKey, survivors: Iterable[str]) -> bytes:
         """What a corrupt client signs for it."""
-        label, *parts = consent_parts(self.parameters, self.circle.transcript, self.bitmap(survivors))
+        label, *parts = consent_parts(self.parameters, self.graph.transcript, self.bitmap(survivors))
         return key.sign(label, *parts)
 
     def shares(self, asked: Iterable[str], consents: Mapping[str, bytes]) -> dict[str, list[bytes]]:
@@ -151,7 +153,7 @@ class LyingServer:
 
     @property
     def _drawn(self) -> key_agreement.Occasion:
-        return self.parameters.occasion.drawn(self.circle.transcript)
+        return self.parameters.occasion.drawn(self.graph.transcript)
 
 
 def _before(each: Passing, kind: Kind) -> bool:
@@ -171,16 +173,16 @@ def any_quorum(patch: pytest.MonkeyPatch) -> None:
 def any_survivors(patch: pytest.MonkeyPatch) -> None:
     """Planted: clients count survivors, and do not look where on the circle they stand."""
 
-    def check(_circle: Circle, parameters: RoundParameters, survivors: Flags) -> None:
+    def check(_graph: NeighbourGraph, parameters: RoundParameters, survivors: Flags) -> None:
         if int(survivors.sum()) - parameters.corrupt < parameters.honest:
             raise SecureSumError("too few survivors")
 
-    patch.setattr(Circle, "check_survivors", check)
+    patch.setattr(NeighbourGraph, "check_survivors", check)
 
 
 def any_number_of_survivors(patch: pytest.MonkeyPatch) -> None:
     """Planted: the survivors are whoever the server says."""
-    patch.setattr(Circle, "check_survivors", lambda *_: None)
+    patch.setattr(NeighbourGraph, "check_survivors", lambda *_: None)
 
 
 def keys_that_nobody_signed(patch: pytest.MonkeyPatch) -> None:
@@ -243,13 +245,13 @@ def a_failure_that_hides_what_was_spent(patch: pytest.MonkeyPatch) -> None:
 
 def noise_drawn_again(patch: pytest.MonkeyPatch) -> None:
     """Planted: a client draws its noise before the vector is granted, and again when it is."""
-    masked = Belongings.masked
+    masked = ClientSecrets.masked
 
-    def twice(self: Belongings) -> bytes:
+    def twice(self: ClientSecrets) -> bytes:
         self._share.sample(self._parameters.words.length, self._entropy)
         return masked(self)
 
-    patch.setattr(Belongings, "masked", twice)
+    patch.setattr(ClientSecrets, "masked", twice)
 
 
 def masks_of_31_bits(patch: pytest.MonkeyPatch) -> None:

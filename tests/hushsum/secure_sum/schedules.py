@@ -228,9 +228,9 @@ def check(network: Network, end: Done | Failed, disturbance: Disturbance, *, hon
 
 
 def _transcript(network: Network, client_id: str) -> bytes:
-    circle = network.fleet.clients[client_id]._circle
-    assert circle is not None, "it has revealed"
-    return circle.transcript
+    graph = network.fleet.clients[client_id]._graph
+    assert graph is not None, "it has revealed"
+    return graph.transcript
 
 
 def main(arguments: list[str] | None = None) -> int:

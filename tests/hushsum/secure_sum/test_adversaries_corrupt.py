@@ -8,7 +8,7 @@ import pytest
 
 from hushsum.secure_sum import key_agreement
 from hushsum.secure_sum.client import ClientStep
-from hushsum.secure_sum.client_secrets import Belongings
+from hushsum.secure_sum.client_secrets import ClientSecrets
 from hushsum.secure_sum.messages import SEALED_BYTES, Kind
 from hushsum.secure_sum.server import Done, Failed
 from tests.hushsum.secure_sum import planted
@@ -106,7 +106,7 @@ def test_were_tags_dropped_exchanged_shares_would_be_kept_and_revealed(
     assert network.said(VICTIM, Kind.UNMASKING)
 
 
-def dealing(own: Belongings, altered: Callable[[int, bytes], bytes]) -> None:
+def dealing(own: ClientSecrets, altered: Callable[[int, bytes], bytes]) -> None:
     """A corrupt client deals other shares than those of its seeds, well sealed: by the neighbour's place, from 0."""
     honest = own.sealed_shares
 

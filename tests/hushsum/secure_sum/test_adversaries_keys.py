@@ -13,7 +13,7 @@ from hushsum.secure_sum.client import ClientRound, Send, ServerMessage
 from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Keys, Kind
 from hushsum.secure_sum.neighbour_graph import neighbours_of
-from hushsum.secure_sum.roster import Roster, advertised, circle_of
+from hushsum.secure_sum.roster import Roster, advertised, neighbour_graph_of
 from hushsum.secure_sum.server import Done, Drop, Failed, ServerRound
 from tests.hushsum.secure_sum import planted
 from tests.hushsum.secure_sum.fleets import (
@@ -104,10 +104,10 @@ def test_were_signatures_of_keys_not_looked_at_the_server_would_read_the_shares_
     )
     network = Network(fleet(SMALL, rng), meddle=meddle)
     network.run()
-    circle = network.fleet.clients[VICTIM]._circle
-    assert circle is not None
+    graph = network.fleet.clients[VICTIM]._graph
+    assert graph is not None
     roster = Roster.unpack(network.said(VICTIM, Kind.ROSTER, to_server=False)[0][HEAD:], None)
-    theirs, occasion = roster.keys[roster.index[VICTIM]].exchange, SMALL.occasion.drawn(circle.transcript)
+    theirs, occasion = roster.keys[roster.index[VICTIM]].exchange, SMALL.occasion.drawn(graph.transcript)
     at = HEAD + 32 + 2 * 48  # behind the check and what is for the two neighbours before
     sealed = network.said(VICTIM, Kind.SHARES)[0][at : at + 48]
     assert len(key_agreement.unseal(key_agreement.share_key(own, theirs, occasion, VICTIM, OTHER), sealed)) == 32
@@ -171,8 +171,8 @@ def shown_another_roster(stranger: str) -> tuple[Network, bool]:
             return [replace(each, data=head + with_keys(body, stranger, another_key("mask")))]
         roster = Roster.unpack(network.said(VICTIM, Kind.ROSTER, to_server=False)[0][HEAD:], None)
         opened = [body[at : at + 32] for at in range(0, 32 * len(roster), 32)]
-        circle = circle_of(RING, roster, opened)
-        near = neighbours_of(circle.transcript, len(roster), RING.degree, roster.index[VICTIM])
+        graph = neighbour_graph_of(RING, roster, opened)
+        near = neighbours_of(graph.transcript, len(roster), RING.degree, roster.index[VICTIM])
         near_stranger = roster.index[stranger] in near
         signatures = (network.said(roster.ids[member], Kind.ADVERTISEMENT)[0][-64:] for member in near)
         return [replace(each, data=head + b"".join((*opened, *signatures)))]
@@ -214,8 +214,8 @@ def test_contributions_that_differ_for_a_victim_are_refused_by_it(rng: np.random
 
 
 def drawn_by_the_server(network: Network) -> bytes | None:
-    circle = network.fleet.clients[VICTIM]._circle
-    return circle.transcript if circle else None
+    graph = network.fleet.clients[VICTIM]._graph
+    return graph.transcript if graph else None
 
 
 def test_were_contributions_not_committed_to_the_server_could_choose_among_graphs(

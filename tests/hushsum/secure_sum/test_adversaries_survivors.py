@@ -9,7 +9,7 @@ from hushsum.errors import SecureSumError
 from hushsum.privacy.cohort import Cohort
 from hushsum.secure_sum.neighbour_graph import order
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.secure_sum.roster import Circle
+from hushsum.secure_sum.roster import NeighbourGraph
 from tests.hushsum.secure_sum import planted
 from tests.hushsum.secure_sum.fleets import Recorded, fleet, small_parameters
 from tests.hushsum.secure_sum.planted import LyingServer
@@ -112,7 +112,7 @@ def test_an_undivided_cohort_opens_the_one_seed_and_without_a_quorum_most_splits
 
 def parts_the_sum(server: LyingServer) -> tuple[tuple[str, ...], dict[str, bytes]]:
     """Calls three dropped on either side of three that stand in a row; those three, and all seeds that come out."""
-    along = [server.ids[member] for member in server.circle.places.tolist()]
+    along = [server.ids[member] for member in server.graph.places.tolist()]
     part, dropped = tuple(along[3:6]), (*along[:3], *along[6:9])
     server.grant()
     survivors = [client_id for client_id in server.ids if client_id not in dropped]
@@ -136,7 +136,7 @@ def test_did_clients_only_count_survivors_a_server_would_learn_the_victims_count
     planted.any_survivors(monkeypatch)
     made = fleet(RING, rng, share=Recorded)
     server = LyingServer(made)
-    victim, idle, corrupt = (server.ids[member] for member in server.circle.places[[4, 3, 5]].tolist())
+    victim, idle, corrupt = (server.ids[member] for member in server.graph.places[[4, 3, 5]].tolist())
     made.counters[idle][:], made.counts[idle][:] = 0, 0
     part, seeds = parts_the_sum(server)
     assert set(part) == {victim, idle, corrupt}
@@ -144,7 +144,7 @@ def test_did_clients_only_count_survivors_a_server_would_learn_the_victims_count
     for client_id in part:
         words += RING.words.unpack(server.vectors[client_id])
         server.without_self_mask(words, client_id, seeds[client_id])
-    for dropped in server.circle.places[[0, 1, 2, 6, 7, 8]].tolist():
+    for dropped in server.graph.places[[0, 1, 2, 6, 7, 8]].tolist():
         server.without_pair_masks(words, server.ids[dropped], seeds[server.ids[dropped]], part)
     counters, counts = RING.words.centred(words)
     of_part, of_corrupt = made.sum_of(part), made.sum_of([corrupt])
@@ -155,9 +155,9 @@ def test_did_clients_only_count_survivors_a_server_would_learn_the_victims_count
     assert not made.counters[idle].any()
 
 
-def circle(members: int, rng: np.random.Generator) -> Circle:
+def graph(members: int, rng: np.random.Generator) -> NeighbourGraph:
     transcript = rng.bytes(32)
-    return Circle(transcript, order(transcript, members))
+    return NeighbourGraph(transcript, order(transcript, members))
 
 
 def of_cohort(cohort: Cohort) -> RoundParameters:
@@ -175,7 +175,7 @@ def of_cohort(cohort: Cohort) -> RoundParameters:
 
 def test_at_a_hundred_clients_who_drops_a_victims_neighbours_has_too_few_survivors(rng: np.random.Generator) -> None:
     """Ten may drop, and no ten leave a run of places with fewer survivors than the plan demands."""
-    parameters, drawn = of_cohort(Cohort(size=100)), circle(100, rng)
+    parameters, drawn = of_cohort(Cohort(size=100)), graph(100, rng)
     half = parameters.degree // 2
     for place in range(100):
         survivors = np.ones(100, np.bool_)
@@ -189,7 +189,7 @@ def test_at_a_hundred_clients_who_drops_a_victims_neighbours_has_too_few_survivo
     assert half - 10 >= parameters.window_survivors
 
 
-def in_parts(drawn: Circle, survivors: "np.ndarray[tuple[int], np.dtype[np.bool_]]", degree: int) -> int:
+def in_parts(drawn: NeighbourGraph, survivors: "np.ndarray[tuple[int], np.dtype[np.bool_]]", degree: int) -> int:
     """Into how many parts the survivors fall that mask with each other."""
     (alive,) = np.nonzero(survivors[drawn.places])
     gaps = np.diff(np.append(alive, alive[0] + len(survivors)))
@@ -201,7 +201,7 @@ def test_at_a_thousand_clients_survivors_in_two_parts_are_refused_wherever_they_
     victims: int, rng: np.random.Generator
 ) -> None:
     """A hundred may drop, so that counting alone lets through what parts the sum."""
-    parameters, drawn = of_cohort(Cohort(size=1000)), circle(1000, rng)
+    parameters, drawn = of_cohort(Cohort(size=1000)), graph(1000, rng)
     half = parameters.degree // 2
     assert 2 * half <= 100
     for first in rng.integers(0, 1000, 20):
@@ -216,7 +216,7 @@ def test_at_a_thousand_clients_survivors_in_two_parts_are_refused_wherever_they_
 def test_at_a_thousand_clients_as_many_survivors_in_a_row_as_the_plan_demands_are_just_enough(
     rng: np.random.Generator,
 ) -> None:
-    parameters, drawn = of_cohort(Cohort(size=1000)), circle(1000, rng)
+    parameters, drawn = of_cohort(Cohort(size=1000)), graph(1000, rng)
     spared = parameters.degree // 2 - parameters.window_survivors
     for first in (0, 500, 990):
         survivors = np.ones(1000, np.bool_)

@@ -214,7 +214,7 @@ def test_what_a_second_vector_would_be_made_of_is_gone_with_the_first() -> None:
 @pytest.mark.parametrize("step", [step for step in ClientStep if step not in (ClientStep.NEW, ClientStep.REFUSED)])
 def test_no_repr_shows_a_secret_or_a_counter(step: ClientStep) -> None:
     client = ON_COMPLETE.at(step)
-    shown = repr(client) + repr(client._own) + repr(client._circle) + repr(client._roster)
+    shown = repr(client) + repr(client._own) + repr(client._graph) + repr(client._roster)
     shown += (
         "".join(repr(event) for _, event in ON_COMPLETE.events()) + repr(Send(b"secret")) + repr(SendVector(b"secret"))
     )

@@ -23,7 +23,7 @@ from hushsum.secure_sum.client import (
 from hushsum.secure_sum.key_agreement import KeyPair
 from hushsum.secure_sum.messages import Keys, Kind
 from hushsum.secure_sum.neighbour_graph import order
-from hushsum.secure_sum.roster import Circle
+from hushsum.secure_sum.roster import NeighbourGraph
 from tests.hushsum.secure_sum.fleets import signing_keys
 from tests.hushsum.secure_sum.joined import Kill
 from tests.hushsum.secure_sum.stages import (
@@ -177,14 +177,14 @@ def test_survivors_with_a_gap_on_the_circle_are_refused_wherever_it_is() -> None
     """The server drops all neighbours on one side of two clients: what is between would be a sum of its own."""
     transcript = bytes(range(32))
     n, reach = RING.members_max, RING.degree // 2
-    circle = Circle(transcript, order(transcript, n))
+    graph = NeighbourGraph(transcript, order(transcript, n))
     for start in range(n):
         survivors = np.ones(n, np.bool_)
-        survivors[circle.places[(start + np.arange(reach)) % n]] = False
+        survivors[graph.places[(start + np.arange(reach)) % n]] = False
         with pytest.raises(SecureSumError, match="in a row"):
-            circle.check_survivors(RING, survivors)
-        survivors[circle.places[start]] = True
-        circle.check_survivors(RING, survivors)
+            graph.check_survivors(RING, survivors)
+        survivors[graph.places[start]] = True
+        graph.check_survivors(RING, survivors)
 
 
 def test_the_client_looks_at_the_circle_before_it_signs() -> None:
@@ -193,8 +193,8 @@ def test_the_client_looks_at_the_circle_before_it_signs() -> None:
         return messages.pack(RING, Kind.SURVIVORS, bitmap_of(set(range(n)) - gone, n))
 
     client = ON_RING.at(ClientStep.SENT)
-    assert client._circle is not None
-    n, places = RING.members_max, client._circle.places
+    assert client._graph is not None
+    n, places = RING.members_max, client._graph.places
     place = int(np.flatnonzero(places == ON_RING.roster.index[VICTIM])[0])
     refuses(client, survivors_of(place + 1), "in a row")
     refuses(ON_RING.at(ClientStep.SENT), survivors_of(place + 5), "in a row")

@@ -144,9 +144,9 @@ def test_late_dropouts_up_to_the_plans_rate_cost_nothing_but_their_data(
         network.begin()
         while made.server._granted == 0:
             network.move()
-        circle = made.server._members._circle
-        assert circle is not None
-        for member in circle.places[[0, 4]].tolist():
+        graph = made.server._members._graph
+        assert graph is not None
+        for member in graph.places[[0, 4]].tolist():
             network.kill(ids_of(parameters.members_max)[member])
         while network.end is None:
             if not network.move():

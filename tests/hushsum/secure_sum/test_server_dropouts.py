@@ -172,9 +172,9 @@ def test_the_server_does_not_ask_for_signatures_of_survivors_with_a_gap() -> Non
     network.begin()
     while server.step is not Step.UPLOAD:
         network.move()
-    circle = server._members._circle
-    assert circle is not None
-    for member in circle.places[4:6].tolist():
+    graph = server._members._graph
+    assert graph is not None
+    for member in graph.places[4:6].tolist():
         network.kill(server._members.roster.ids[member])
     while network.end is None:
         network.move()

@@ -32,7 +32,7 @@ from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.relations import CLIENT, Loss
 from hushsum.releases import Release
 from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.secure_sum.roster import Circle
+from hushsum.secure_sum.roster import NeighbourGraph
 from hushsum.sensitivity import Sensitivity
 from hushsum.sketch import Sketch
 from hushsum_simulator.audit import pipelines
@@ -203,12 +203,12 @@ def drop_the_top_part(patch: pytest.MonkeyPatch) -> None:
 
 def sign_one_survivor_too_few(patch: pytest.MonkeyPatch) -> None:
     """Clients sign a set of survivors of which one honest client less is sure to be there."""
-    honest = Circle.check_survivors
+    honest = NeighbourGraph.check_survivors
 
-    def check(self: Circle, parameters: RoundParameters, survivors: npt.NDArray[np.bool_]) -> None:
+    def check(self: NeighbourGraph, parameters: RoundParameters, survivors: npt.NDArray[np.bool_]) -> None:
         honest(self, replace(parameters, honest=parameters.honest - 1), survivors)
 
-    patch.setattr(Circle, "check_survivors", check)
+    patch.setattr(NeighbourGraph, "check_survivors", check)
 
 
 def a_share_of_one_client_more(patch: pytest.MonkeyPatch) -> None:

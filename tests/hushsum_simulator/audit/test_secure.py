@@ -216,7 +216,7 @@ def test_a_scale_of_one_record_is_caught_where_a_client_has_two(keys: dict[str, 
 
 def test_where_no_client_need_be_honest_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = cases.secure_plan_of(5)
-    monkeypatch.setattr("hushsum_simulator.audit.secure.Circle.check_survivors", lambda *_: None)
+    monkeypatch.setattr("hushsum_simulator.audit.secure.NeighbourGraph.check_survivors", lambda *_: None)
     assert honest_shares(plan) == 0
     assert found(plan) == math.inf
 

@@ -10,7 +10,7 @@ from hushsum.delta import DeltaId, encode
 from hushsum.sketch import Counters
 from hushsum_proto.answers import Status
 from hushsum_simulator.demo.evaluation import SentDelta
-from hushsum_simulator.deployment.faults import Deck, FaultSummary, Means, fault_plan
+from hushsum_simulator.deployment.faults import FaultSummary, Means, StrikeSampler, fault_plan
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
 from hushsum_simulator.deployment.senders import Sender
 from hushsum_simulator.deployment.verdicts import VerdictTally, by_id, read_from_release
@@ -128,8 +128,8 @@ def test_a_summary_with_any_fault_is_not_clean(spoil: Callable[[FaultSummary], N
 
 def test_every_victim_is_struck_by_every_means_about_equally_often(seed: int) -> None:
     victims = ["a", "b", "c", "d"]
-    deck = Deck(victims, seed)
-    rounds = [deck.strikes(2, 10.0) for _ in range(8)]
+    sampler = StrikeSampler(victims, seed)
+    rounds = [sampler.strikes(2, 10.0) for _ in range(8)]
     for strikes in rounds:
         assert len({strike.victim for strike in strikes}) == 2
         assert [strike.after_s for strike in strikes] == sorted(strike.after_s for strike in strikes)
