@@ -170,7 +170,7 @@ def count_of(plan: Plan, counters: Int64, label: str, *, tally: Tally | None = N
 def count_std_error(plan: Plan, counters: Int64, *, label: str | None = None, tally: Tally | None = None) -> float:
     """The standard error of :func:`count` (0: it is exact) or of :func:`count_of`.
 
-    From the reports' own spread: cautious, as :mod:`hushsum.local.estimation` says.
+    From the reports' own spread: cautious, as said at the top of this file.
     """
     if label is None:
         return 0.0
