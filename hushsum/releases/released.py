@@ -1,7 +1,7 @@
 """A release: what anybody may see, saved, loaded and queried for ever."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from os import PathLike
@@ -44,6 +44,8 @@ class Release:
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
         cohorts: Of how many cohorts it is the sum; None but in mode ``secure``.
         shuffled: Whether all its reports came through a shuffler, as the plan demands.
+
+    Both arrays are read-only views: answers keep what they compute from them.
     """
 
     plan: Plan
@@ -56,6 +58,12 @@ class Release:
     submissions: int | None = None
     cohorts: int | None = None
     shuffled: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("counters", "counts"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
 
     @property
     def count(self) -> float:
@@ -104,12 +112,12 @@ class Release:
 
     @cached_property
     def _prepared(self) -> query.Prepared:
-        """Kept from the first query on, so that counters must stay as they are; at most their size again."""
+        """Computed at the first query and kept: at most the size of the counters again."""
         return query.prepare(self.plan, self.counters)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what answers share is computed anew in a copy."""
-        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is made from the fields alone, and computes anew what its answers share."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     def statement(self) -> str:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""

@@ -1,6 +1,7 @@
 """A release is noised once, says what it promises, survives its file, and refuses a damaged one."""
 
 import hashlib
+import pickle
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -53,6 +54,18 @@ def test_a_release_that_keeps_sums_answers_for_its_own_counters(classes: tuple[s
             fresh = query.kernel_sum(plan, release.counters.copy(), QUERIES, label=label)
             assert np.array_equal(kept.value, fresh.value)
             assert np.array_equal(kept.std_error, fresh.std_error)
+
+
+@pytest.mark.parametrize("copied", (False, True), ids=("drawn", "copied"))
+def test_counters_of_a_release_cannot_be_written_to(copied: bool) -> None:
+    release = released()
+    expected = release.kernel_sum(QUERIES).value
+    if copied:
+        release = pickle.loads(pickle.dumps(release))
+    for values in (release.counters, release.counts):
+        with pytest.raises(ValueError, match="read-only"):
+            values[...] = 0
+    assert np.array_equal(release.kernel_sum(QUERIES).value, expected)
 
 
 def test_counters_that_can_change_are_read_again() -> None:
