@@ -22,6 +22,7 @@ from hushsum.local.reports import bit_of
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective
 from hushsum.plan import Plan
 from hushsum_simulator.audit import empirical, local, pipelines
+from hushsum_simulator.audit.cases import plan_of
 from hushsum_simulator.audit.local import Held
 
 pytestmark = pytest.mark.statistical
@@ -128,6 +129,25 @@ def test_a_device_that_drops_unusable_records_is_caught(plan: Plan, monkeypatch:
     assert not local.exact_report_row(plan).holds
     usable = Held(0.0, (plan.classes or (None,))[0])
     assert not local.run_reports(plan, usable, replace(usable, value=float("nan")), 4000).holds
+
+
+def test_a_report_behind_a_shuffler_is_conceded_no_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan's δ is that of the shuffled batch: a device that drops unusable records less often than that is caught."""
+    shuffled = {"randomiser": "k-rr", "shuffle_min": 1000}
+    mechanism = {"name": "k-rr", "scale": "2.7", "count_scale": 1}  # few digits: few words decide a report
+    plan = plan_of(mode="local", local=shuffled, sketch={"rows": 3, "buckets": 4}, delta="0.2", mechanism=mechanism)
+
+    class Dropping:
+        @staticmethod
+        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, int]:
+            sent, dropped = encoding.reports(plan, records, labels, entropy)
+            return sent[: len(sent) - round(0.15 * dropped)], dropped
+
+    usable, unusable = Held(0.0), Held(float("nan"))
+    assert local.exact_report_row(plan).delta == 0
+    assert local.run_reports(plan, usable, unusable, 4000).holds
+    monkeypatch.setattr(device_reports, "encoding", Dropping)
+    assert not local.run_reports(plan, usable, unusable, 4000).holds
 
 
 def test_a_client_sends_as_many_reports_as_its_plan_says_and_no_more() -> None:
