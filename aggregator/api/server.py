@@ -182,6 +182,7 @@ _INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
 _SPARE_BYTES: Final = 1 << 20
 _OTHER_CALLS_MAX: Final = 1024
 _STREAMS_OF_CONNECTION_MAX: Final = 512
+_PENDING_CALLS_MAX: Final = 8192  # of some 15 kB each, measured with grpcio 1.85
 _PING_S_MIN: Final = 10
 _SILENT_S_MAX: Final = 60
 _PING_ANSWER_S_MAX: Final = 20
@@ -366,6 +367,10 @@ def _options(received_bytes_max: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", received_bytes_max),
         # Calls of one connection: those that are not admitted take some kilobytes until they end.
         ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION_MAX),
+        # Calls that no task has taken over yet. gRPC resets any above that, an admitted caller's too, and by default
+        # some from 1,000 on: a few connections of strangers would take the places of all others.
+        ("grpc.server.max_pending_requests", _PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS_MAX),
         ("grpc.max_send_message_length", -1),
         # Windows stay small: grown by probing they would hold megabytes of each message that waits its turn.
         ("grpc.http2.bdp_probe", 0),

@@ -116,7 +116,7 @@ async def answered(client: RawClient) -> None:
     assert await check(b"", timeout=60) == b"\x08\x01"
 
 
-@pytest.mark.parametrize(("connections", "calls"), ((1, 1500), (20, 100)))
+@pytest.mark.parametrize(("connections", "calls"), ((1, 1500), (20, 100), (20, 300)))
 async def test_calls_of_strangers_without_a_message_take_nobodys_place(
     tmp_path: Path, connections: int, calls: int
 ) -> None:
