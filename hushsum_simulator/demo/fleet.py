@@ -251,10 +251,12 @@ class Delivery:
         try:
             while not self._fleet.at_gate:
                 await self._look_again(work)
-            killed_with = await self._kill(work)
+            durable = await self._kill(work)
+            await self._service.start()
+            # The proxy has led nowhere meanwhile: whatever has no answer by now is sent again.
+            killed_with = durable - self._fleet.totals.acknowledged
             what = f"{killed_with} {self._fleet.messages}"
             self._progress.step(f"killed the {self._service.name}: {what} were durable and not acknowledged")
-            await self._service.start()
             self._proxy.aim(self._service.address)
             self._progress.step("started it again; the fleet sends again what was not acknowledged")
             while not work.done():
@@ -268,6 +270,7 @@ class Delivery:
             await asyncio.gather(work, show, return_exceptions=True)
 
     async def _kill(self, work: "asyncio.Task[None]") -> int:
+        """Kills the service while messages are unacknowledged; returns how many are durable."""
         fleet, proxy = self._fleet, self._proxy
         fleet.open_gate()
         proxy.hold_replies(fleet.hold_bytes)
@@ -282,7 +285,7 @@ class Delivery:
         proxy.aim(None)
         proxy.cut()
         proxy.release_replies()
-        return self._service.durable() - fleet.totals.acknowledged
+        return self._service.durable()
 
     async def _unacknowledged(self, work: "asyncio.Task[None]") -> int:
         """Waits a moment for enough durable and unacknowledged messages; returns how many there are.

@@ -7,7 +7,7 @@ checked at the end: every byte of its files, output and metrics is searched for 
 import asyncio
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -45,11 +45,12 @@ from hushsum_simulator.plans import CENTRAL_SIZES, central_twin_of_local
 from hushsum_simulator.scenario import Material
 from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 
-_SPARE_MS: Final = 15_000  # of a fleet that is killed half way
+# What a fleet needs that is killed half way, in starts of a process: these show how busy the machine is.
+_SPARE_STARTS: Final = 6
+_SPARE_S: Final = (15.0, 90.0)
 _WAIT_MAX_MS: Final = 120_000
 _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 60.0
-_FORWARD_S: Final = 15.0  # after the cut, in which the first batch is at the aggregator
 _CONTROL: Final = 256  # bytes of the plan: of a longer text SQLite may keep the parts in different places
 
 
@@ -83,15 +84,16 @@ class Local(Mode):
         async with AsyncExitStack() as stack:
             key = make_shuffler_key(folder) if plan.privacy.shuffle_min else None
             settings = {} if key is None else {"shufflers": str(key)}
-            server = Server(folder, folder / "plan.json", self.settings.partitions, settings)
+            server, began = Server(folder, folder / "plan.json", self.settings.partitions, settings), time.monotonic()
             await stack.enter_async_context(server)
+            started_s = time.monotonic() - began
             behind = await stack.enter_async_context(TcpProxy(server.address))
             shuffler = None if key is None else Shuffler(folder, key, behind.address)
             if shuffler is not None:
                 await stack.enter_async_context(shuffler)
             front = shuffler or server
             proxy = await stack.enter_async_context(TcpProxy(front.address))
-            window = await self._window(server, shuffled=shuffler is not None)
+            window = await self._window(server, started_s, shuffled=shuffler is not None)
             fleet, unacknowledged = await self.deliver(front, proxy, folder=folder, window=window)
             shuffled, batches = None, 0
             if shuffler is not None:
@@ -145,11 +147,11 @@ class Local(Mode):
             "central_sketch": _shape(twin.plan),
         }
 
-    async def _window(self, server: Server, *, shuffled: bool) -> int:
-        """The window of all records."""
+    async def _window(self, server: Server, started_s: float, *, shuffled: bool) -> int:
+        """The window of all records, where a process has just taken so long to start."""
         now_ms = time.time_ns() // 1_000_000
         if shuffled:
-            return window_to_shuffle(self.plan, now_ms)
+            return window_to_shuffle(self.plan, now_ms, started_s)
         if self.plan.privacy.is_silo:
             require_one_window(self.plan, now_ms)
         return await open_window(server.address)
@@ -167,31 +169,19 @@ class Local(Mode):
         progress.step("everything is at the shuffler; it waits for the window's end, and half of the lateness")
         waiting = progress.bar("the window's end", None)
         behind.hold_replies(size)
-        while shuffler.pooled():
-            server.check_running()
-            shuffler.check_running()
-            await asyncio.sleep(_LOOK_S)
+        services = (server, shuffler)
+        await _until(lambda: not shuffler.pooled(), services, math.inf, "")
         waiting(1)
-        batches, deadline = shuffler.waiting(), time.monotonic() + _FORWARD_S
-        # Without an open connection the first batch does not come: a new one needs a reply first.
-        while not server.durable():
-            if time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_LOOK_S)
-        if server.durable():
-            await server.kill()
-            behind.aim(None)
-            behind.cut()
-            progress.step(f"the window is cut into {batches} batches; killed the server with the first, unacknowledged")
-            await server.start()
-            behind.aim(server.address)
+        batches = shuffler.waiting()
+        await _until(lambda: server.durable() > 0, services, _PATIENCE_S, "the server has no batch of the shuffler")
+        await server.kill()
+        behind.aim(None)
+        behind.cut()
+        progress.step(f"the window is cut into {batches} batches; killed the server with the first, unacknowledged")
+        await server.start()
+        behind.aim(server.address)
         behind.release_replies()
-        deadline = time.monotonic() + _PATIENCE_S
-        while shuffler.pooled() or shuffler.waiting():
-            shuffler.check_running()
-            if time.monotonic() > deadline:
-                raise JourneyError(f"the shuffler still has {shuffler.waiting()} batches after {_PATIENCE_S:.0f} s")
-            await asyncio.sleep(_LOOK_S)
+        await _until(lambda: not shuffler.waiting(), services, _PATIENCE_S, "the shuffler still has batches")
         progress.step("started it again; the shuffler has sent the same bytes once more, and is done")
         return batches
 
@@ -218,14 +208,32 @@ def _client_numbers(clients: Sequence[EndedClient]) -> dict[str, Any]:
     }
 
 
-def window_to_shuffle(plan: Plan, now_ms: int) -> int:
-    """The first window whose cut leaves the fleet enough time.
+async def _until(done: Callable[[], bool], services: Sequence[Service], patience_s: float, otherwise: str) -> None:
+    """Returns once it is done.
+
+    Raises:
+        JourneyError: Not within this time; the text begins with ``otherwise``.
+        ServerError: A service has ended.
+    """
+    deadline = time.monotonic() + patience_s
+    while not done():
+        for each in services:
+            each.check_running()
+        if time.monotonic() > deadline:
+            raise JourneyError(f"{otherwise} after {patience_s:.0f} s")
+        await asyncio.sleep(_LOOK_S)
+
+
+def window_to_shuffle(plan: Plan, now_ms: int, started_s: float) -> int:
+    """The first window whose cut leaves the fleet enough time, where a process takes so long to start.
 
     Raises:
         SettingsConflictError: It is too far away.
     """
     schedule, window = plan.window, plan.window.index_at(now_ms)
-    while cut_ms(schedule, window) < now_ms + _SPARE_MS:
+    least, most = _SPARE_S
+    spare_ms = 1000 * min(most, max(least, _SPARE_STARTS * started_s))
+    while cut_ms(schedule, window) < now_ms + spare_ms:
         window += 1
     wait_ms = cut_ms(schedule, window) - now_ms
     if wait_ms > _WAIT_MAX_MS:

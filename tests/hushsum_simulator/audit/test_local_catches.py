@@ -132,7 +132,7 @@ def test_a_device_that_drops_unusable_records_is_caught(plan: Plan, monkeypatch:
 
 
 def test_a_report_behind_a_shuffler_is_conceded_no_delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan's δ is that of the shuffled batch: a device that drops unusable records less often than that is caught."""
+    """The plan's δ is the shuffled batch's alone: a device that drops fewer unusable records than that is caught."""
     shuffled = {"randomiser": "k-rr", "shuffle_min": 1000}
     mechanism = {"name": "k-rr", "scale": "2.7", "count_scale": 1}  # few digits: few words decide a report
     plan = plan_of(mode="local", local=shuffled, sketch={"rows": 3, "buckets": 4}, delta="0.2", mechanism=mechanism)

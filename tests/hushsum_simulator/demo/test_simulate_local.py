@@ -41,7 +41,7 @@ SILO = {**HASHED, "privacy": '[privacy.local]\nform = "silo"', "window": 'length
 SHUFFLED = {
     **HASHED,
     "privacy": "delta = 1e-3\n[privacy.local]\nshuffle_min = 8000",
-    "window": 'length = "2s"\nlateness = "4s"',
+    "window": 'length = "2s"\nlateness = "20s"',  # after half of it the window is cut, and taken for as long again
 }
 
 
