@@ -19,7 +19,7 @@ from typing import Final
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum_proto.messages import ReleaseInfo
-from hushsum_simulator.deployment.operator import Operator
+from hushsum_simulator.demo.services import Operator
 from hushsum_simulator.deployment.prepare import Say
 from hushsum_simulator.deployment.senders import SenderFleet
 from hushsum_simulator.deployment.verdicts import VerdictTally, by_id, read_from_release

@@ -26,8 +26,8 @@ from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.data import ClientRecords
 from hushsum_simulator.demo.fleet import policy_of
+from hushsum_simulator.demo.services import Operator
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
-from hushsum_simulator.deployment.operator import Operator
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import DeploymentSettings, client_credentials, write_json
 from hushsum_simulator.errors import JourneyError

@@ -11,9 +11,9 @@ import pytest
 
 from aggregator.app import Service, running
 from aggregator.runtime import SystemRuntime
+from hushsum_simulator.demo.services import Operator
 from hushsum_simulator.deployment.faults import fault_plan, run_faults
 from hushsum_simulator.deployment.journal import KEPT
-from hushsum_simulator.deployment.operator import Operator
 from hushsum_simulator.deployment.senders import SenderFleet
 from hushsum_simulator.deployment.verdicts import VerdictTally, by_id, read_from_release
 from hushsum_simulator.testbed.postgres import missing_postgres

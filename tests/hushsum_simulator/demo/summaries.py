@@ -5,8 +5,8 @@ from typing import Any
 
 from hushsum_simulator import Summary
 from hushsum_simulator.demo.evaluation import Residual
-from hushsum_simulator.demo.local_summary import LocalSummary
-from hushsum_simulator.demo.secure_summary import SecureSummary
+from hushsum_simulator.demo.local import LocalSummary
+from hushsum_simulator.demo.secure import SecureSummary
 from hushsum_simulator.demo.summary import residual_checks
 
 GOOD = Summary(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hushsum_simulator.demo.local_summary import LocalSummary
+from hushsum_simulator.demo.local import LocalSummary
 from hushsum_simulator.demo.summary import error_ratio, print_summary
 from tests.hushsum_simulator.demo.summaries import (
     GOOD,

@@ -14,11 +14,10 @@ from edge_client import Stats
 from hushsum.delta import DeltaId
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
-from hushsum_simulator.deployment.check import Comparison, Found, contents_of
+from hushsum_simulator.deployment.check import Comparison, DeploymentSummary, Found, WindowSummary, contents_of
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
 from hushsum_simulator.deployment.prepare import dealt, made_plan, source_of
 from hushsum_simulator.deployment.settings import DeploymentSettings
-from hushsum_simulator.deployment.summary import DeploymentSummary, WindowSummary
 from hushsum_simulator.deployment.verdicts import VerdictTally
 from hushsum_simulator.scenario import Material
 

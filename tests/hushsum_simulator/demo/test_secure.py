@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hushsum_simulator.demo.cohort_fleet import draw_dropouts
+from hushsum_simulator.demo.secure import draw_dropouts
 from hushsum_simulator.progress import Stage
 
 CLIENTS = [f"client-{number}" for number in range(200)]
