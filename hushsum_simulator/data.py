@@ -30,7 +30,6 @@ class Records:
 
     Attributes:
         values: (n, d) float64; a missing value is NaN, and a client drops its record.
-        names: d names of columns.
         source: Of the records, for people.
         labels: n of them, None for a missing one; or None without a column of labels.
     """
@@ -77,10 +76,7 @@ def load(path: Path, columns: Sequence[str] = (), label_column: str | None = Non
 def hold_out(records: Records, queries_max: int, seed: int) -> tuple[Records, Floats]:
     """Takes out some records, chosen uniformly, as queries; the rest keeps its order.
 
-    Args:
-        records: Those with a NaN or an infinity are not taken.
-        queries_max: At most a tenth of the records is taken.
-        seed: Of the choice.
+    At most a tenth of the records is taken, and none with a NaN or an infinity.
 
     Returns:
         The rest with their labels, and the queries (m, d), at least one.
@@ -210,7 +206,6 @@ class ClientRecords:
     """One client's records.
 
     Attributes:
-        client_id: Its name.
         batches: Arrays (k, d) that it adds one after the other; in central mode each becomes a delta.
         labels: k of each batch; None where records have none.
     """

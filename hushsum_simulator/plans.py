@@ -78,10 +78,7 @@ def refuse_incomparable(plan: Plan) -> None:
 def of_photograph(privacy: Mapping[str, object], seed: int, tables: Tables = NO_TABLES) -> Plan:
     """The plan of 8-bit colours: its bounds are those of every picture.
 
-    Args:
-        privacy: ``[privacy]``.
-        seed: Of the hash.
-        tables: Keys of ``[sketch]`` and ``[window]`` that replace the defaults of a run.
+    ``tables`` are keys of ``[sketch]`` and ``[window]`` that replace the defaults of a run.
     """
     record = {"lower": [0, 0, 0], "upper": [255, 255, 255], "names": ["red", "green", "blue"]}
     return _plan("pixel-colours", record, _COLOUR_BANDWIDTH, privacy, seed, tables)

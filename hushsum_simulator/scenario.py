@@ -79,7 +79,6 @@ class Material:
     """The data of a run.
 
     Attributes:
-        plan: Of the collection.
         shares: The records of each client.
         counted: (n, d): the records of all shares, in one array.
         queries: (m, d): the records that were held out.

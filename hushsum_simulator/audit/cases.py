@@ -187,10 +187,7 @@ def flat(counted: Counted) -> Integers:
 def along_the_difference(shown: Integers | Floats, first: Integers, second: Integers) -> tuple[Floats, Floats]:
     """The likelihood of the second data set against the first, for Gaussian and (clipped) for Laplace noise.
 
-    Args:
-        shown: (..., counters) with noise.
-        first: (counters,) the exact ones of a data set.
-        second: (counters,) the exact ones of its neighbour.
+    ``shown`` is (..., counters) with noise; the two exact data sets are (counters,).
     """
     change, middle = (second - first).astype(np.float64), shown - (first + second) / 2
     half = np.abs(change) / 2

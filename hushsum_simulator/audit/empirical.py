@@ -67,7 +67,6 @@ class Event:
     """A number of a run is at least or at most a threshold.
 
     Attributes:
-        column: Of the number.
         sign: 1: at least; −1: at most. A number that was not seen (NaN) is neither.
         likelier: The data set on which it is more likely: 0 or 1.
     """
@@ -97,12 +96,8 @@ def audited(
 ) -> Bound:
     """The largest lower limit of ε that these runs prove.
 
-    Args:
-        first: (n, columns) the numbers of n independent runs on one data set.
-        second: Those on its neighbour.
-        columns: Names of the numbers.
-        delta: The claimed δ.
-        error: Probability that the limit is above the true ε, over all events together (Bonferroni).
+    ``first`` and ``second`` are (n, columns): the numbers of n independent runs on each of two neighbours. The limit is
+    above the true ε with probability ``error`` at most, over all events together (Bonferroni).
     """
     learned = [_best(first[0::2], second[0::2], column, delta=delta) for column in range(len(columns))]
     tested = [_tested(event, first[1::2], second[1::2], columns, delta, error / len(learned)) for event in learned]

@@ -116,7 +116,6 @@ class Losses:
     """The law of the privacy loss of a pair of neighbours.
 
     Attributes:
-        values: All possible losses.
         masses: Their probabilities under the first neighbour.
         missing: Upper bound of the probability that is omitted.
     """
@@ -230,10 +229,8 @@ _PRECISION: Final = 1e-9  # of an ε by bisection
 def changes(plan: Plan, summed: Summed, *, replace: bool = False) -> frozenset[Change]:
     """By how much all counters differ between neighbours, for everything that one unit can hold.
 
-    Args:
-        plan: The plan.
-        summed: The real code of a pipeline, which turns data sets into counters.
-        replace: Compares one unit's content with another's, instead of with none.
+    ``summed`` is the real code of a pipeline, which turns data sets into counters. ``replace`` compares one unit's
+    content with another's, instead of with none.
     """
     rest = others(2)
     without, *holding = summed(plan, [rest, *((*rest, Submission(TARGET, held)) for held in contents(plan))])

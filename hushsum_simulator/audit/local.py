@@ -81,10 +81,7 @@ def report_plans() -> Iterator[Plan]:
 def law_of(plan: Plan, record: Held, beside: Held | None = None) -> Law:
     """The exact law of the report of one record, by the running code of a device.
 
-    Args:
-        plan: Of reports.
-        record: The record.
-        beside: Another record before, between and behind it in the same call, with its own words; None: no other.
+    ``beside`` is another record before, between and behind it in the same call, with its own words.
 
     Returns:
         An empty law if other words are read than honest reports take, or if the reports of ``beside`` differ although
@@ -107,11 +104,8 @@ def law_of(plan: Plan, record: Held, beside: Held | None = None) -> Law:
 def _reports(plan: Plan, held: Sequence[Held], order: npt.ArrayLike, deciding: Integers) -> Counter[int]:
     """How often each report is sent; empty if other words are read than these.
 
-    Args:
-        plan: Of reports.
-        held: Different records.
-        order: (n,) the index in ``held`` of each record of the call.
-        deciding: (2, n): the word of the row and that of the output of each.
+    ``order`` (n,) is the index in ``held`` of each record of the call, ``deciding`` (2, n) the word of the row and that
+    of the output of each.
     """
     which = np.asarray(order)
     words = _Words(np.append(deciding.reshape(-1), np.zeros(streams(plan, len(which)), dtype=np.int64)))

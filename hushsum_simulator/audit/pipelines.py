@@ -78,13 +78,8 @@ def service(
 ) -> list[Seen]:
     """Windows of a running service: log, fold, store, ledger, receipts and catalogue.
 
-    Args:
-        plan: The plan.
-        data: The submissions of every window.
-        runs: Number of windows.
-        tell: Called with the number that are done.
-        opened: Opens the durable parts; by default SQLite files.
-        runtime: By default the real one.
+    Each of ``runs`` windows has the submissions ``data``; ``tell`` is called with the number that are done. By default
+    the durable parts are SQLite files, and time is real.
     """
 
     async def run() -> list[Seen]:

@@ -93,10 +93,8 @@ def honest_shares(plan: Plan) -> int:
 def sum_epsilon(plan: Plan, moved: Iterable[Change], law: SumLaw | None = None) -> float:
     """The least ε that holds between any of these neighbours for the sum of one cohort, at the noise's part of δ.
 
-    Args:
-        plan: Of mode secure.
-        moved: Differences between the counters of neighbours.
-        law: Of the sum of Pólya shares; None: computed from their parameters.
+    ``moved`` are differences between the counters of neighbours; by default the law of the sum of Pólya shares is
+    computed from their parameters.
     """
     honest, share, changed = honest_shares(plan), plan.privacy.mechanism.share(), distinct(moved)
     if honest == 0:
@@ -225,10 +223,8 @@ ComesOut = Callable[[Integers], Flags]
 def drawn_sum(share: NoiseShare, number: int, reach: int) -> Bounds:
     """The law of a sum of drawn shares without events of the tail (all but 10^-11 of the sums).
 
-    Args:
-        share: A sampler of Pólya shares, of a scale of at most about 100: every size is tried.
-        number: Of shares.
-        reach: Of the outcomes at most; they end before the sizes that are not tried would matter.
+    ``share`` samples Pólya shares of a scale of at most about 100: every size is tried. Outcomes end at ``reach``, or
+    before the sizes that are not tried would matter.
     """
     one = _law(share)
     whole, middle = summed(one, number, _BITS), len(one) // 2

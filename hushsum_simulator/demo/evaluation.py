@@ -39,7 +39,6 @@ class Accuracy:
         mean_relative: Mean of |f̂ − f|/f; None where no query is above the floor.
         expected_relative: Mean of √(2/π)·√(V_hash + V_noise)/f, which that mean estimates; None where one row alone
             does not show its V_hash.
-        queries: Number of queries above the floor.
         floor: In records.
         mean_kernel_sum: Mean of the exact sums of those queries; 0 where there are none.
     """

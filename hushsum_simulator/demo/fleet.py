@@ -78,8 +78,6 @@ class EndedClient:
     """What a client knew at its end.
 
     Attributes:
-        stats: What became of its records and messages.
-        stream: The stream of its deltas.
         account: Its own privacy account; None in central mode.
     """
 

@@ -42,8 +42,8 @@ from hushsum_simulator.demo.services import (
 from hushsum_simulator.demo.summary import (
     NOISE_ALONE,
     Check,
+    NoisedSummary,
     Row,
-    Summary,
     error_ratio,
     percent,
     residual_checks,
@@ -61,7 +61,7 @@ _COPIES: Final = "copies of what was durable before the kill"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSummary(Summary):
+class LocalSummary(NoisedSummary):
     """The numbers of one run in local mode, after those of every run.
 
     Attributes:
@@ -76,19 +76,13 @@ class LocalSummary(Summary):
         reports_sent: Reports that devices made, of unusable records too.
         reports_acknowledged: Of those, the reports of devices that have all acknowledgements.
         reports_counted: The release's own exact number.
-        report_bytes: Of one report.
         report_bytes_max: The bound on it: ⌈log2(R·K)/8⌉ + 1.
         submissions_acknowledged: Noised sums that silos know to be durable.
-        submissions_released: In the sum, by the release.
         submission_bytes: Of one noised sum, packed.
-        noise_variance_ratio: Of silos, see :class:`~hushsum_simulator.demo.evaluation.Residual`, as of the next three.
         names_found: Clients with their name in a file, the output or the metrics of a service.
-        bytes_searched: The size of all those.
         names_control: Whether the same search found what is known to be there.
         account_spent: The largest ε that a device's own account has spent.
         account_left: The smallest that one has left.
-        central_relative_error: The same records, released by one trusted server at the same ε.
-        central_sketch: The shape of its counters.
     """
 
     form: str = "report"
@@ -105,18 +99,12 @@ class LocalSummary(Summary):
     report_bytes: int = 0
     report_bytes_max: int = 0
     submissions_acknowledged: int = 0
-    submissions_released: int = 0
     submission_bytes: int = 0
-    noise_variance_ratio: float = 1.0
-    noise_variance_z: float = 0.0
-    noise_mean_z: float = 0.0
-    client_z: float = 0.0
     names_found: int = 0
     bytes_searched: int = 0
     names_control: bool = False
     account_spent: float = 0.0
     account_left: float = 0.0
-    central_relative_error: float | None = None
     central_sketch: str = ""
 
     @property
@@ -134,10 +122,6 @@ class LocalSummary(Summary):
         if self.is_silo:
             return NOISE_ALONE
         return "Nothing was lost, nothing was counted twice, and the service knows of no report whose it is."
-
-    @property
-    def residual(self) -> Residual:
-        return Residual(self.noise_variance_ratio, self.noise_variance_z, self.noise_mean_z, self.client_z)
 
     @property
     def reports_lost(self) -> int:
@@ -476,7 +460,6 @@ class Searched:
     """The result of a search for clients' names.
 
     Attributes:
-        names: Names that were found.
         bytes: Size of all that was searched.
         control: Whether bytes that are known to be there were found: if not, the search is worth nothing.
     """
@@ -492,11 +475,8 @@ class Searched:
 def search(paths: Iterable[Path], names: Collection[str], control: bytes, *, page: bytes = b"") -> Searched:
     """Searches files, and all files of folders, for names in UTF-8.
 
-    Args:
-        paths: Of both; a file that vanishes meanwhile is left out.
-        names: Of clients.
-        control: Bytes that are known to be in one of the files.
-        page: Further bytes to search.
+    A file that vanishes meanwhile is left out. The bytes ``control`` are known to be in one of the files; those of
+    ``page`` are searched, too.
     """
     found: set[str] = set()
     size, controlled = 0, False

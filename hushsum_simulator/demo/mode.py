@@ -30,7 +30,6 @@ class Outcome:
     """What is left when the processes of a run have ended.
 
     Attributes:
-        release: As an analyst downloads it.
         released: The operator's answer, with the population's ledger.
         stats: What became of each client's records.
         inside: The clients in the release, where some drop out: it is compared with the records of these. None: all.
@@ -45,11 +44,7 @@ class Outcome:
 
 
 class Mode(ABC):
-    """One run in one trust mode: the mode of the plan of ``material``.
-
-    Attributes:
-        summary: The class of its summary.
-    """
+    """One run in one trust mode: the mode of the plan of ``material``."""
 
     summary: ClassVar[type[Summary]]
 
@@ -77,11 +72,8 @@ class Mode(ABC):
     def compare(self, outcome: Outcome, counted: Material, queries: Floats, exact: Floats) -> tuple[Accuracy, Numbers]:
         """Compares the release with the truth.
 
-        Args:
-            outcome: Of the run.
-            counted: The records that the release should hold.
-            queries: (m, d).
-            exact: (m,), the exact kernel sums of those records.
+        ``exact`` (m,) are the kernel sums at ``queries`` (m, d) of ``counted``, the records that the release should
+        hold.
 
         Returns:
             The errors of the release, and the fields of the summary that follow from the comparison.

@@ -23,15 +23,15 @@ from hushsum.secure_sum.client import ClientStep
 from hushsum.sketch import Sketch
 from hushsum_simulator import plans
 from hushsum_simulator.data import ClientRecords, Floats
-from hushsum_simulator.demo.evaluation import Accuracy, Residual, in_bulk, measure, residual_of
+from hushsum_simulator.demo.evaluation import Accuracy, in_bulk, measure, residual_of
 from hushsum_simulator.demo.fleet import Devices, together
 from hushsum_simulator.demo.mode import Mode, Numbers, Outcome, require_one_window
 from hushsum_simulator.demo.services import Server, open_window, release_window, seal_window
 from hushsum_simulator.demo.summary import (
     NOISE_ALONE,
     Check,
+    NoisedSummary,
     Row,
-    Summary,
     error_ratio,
     percent,
     residual_checks,
@@ -44,23 +44,19 @@ from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSummary(Summary):
+class SecureSummary(NoisedSummary):
     """The numbers of one run in secure mode, after those of every run.
 
     Attributes:
-        dropout_rate: As asked for.
         cohort_size: N.
         clients_unspent: Clients that vanished before their vector, or found no cohort: they sent no vector.
         submissions_counted: Vectors in the sum, by the answers to their clients.
         submissions_lost: Vectors that were spent and are in no sum, by the same answers.
         submissions_asked: Of both, clients that had vanished without an answer: they came back and asked when all
             rounds were over, before the window was sealed.
-        submissions_released: Vectors in the sum, by the release.
         stayed_uncounted: Clients that never vanished, and whose records are in no sum.
-        noise_variance_ratio: See :class:`~hushsum_simulator.demo.evaluation.Residual`, as of the next three.
         vector_bytes: Of one packed vector, by the plan.
         rounds_seconds: From the first client that took part to the last answer.
-        central_relative_error: The same records, released by one trusted server at the same ε and δ.
         central_noise_std_error: The part of its answers' standard error that is noise, in records.
     """
 
@@ -70,15 +66,9 @@ class SecureSummary(Summary):
     submissions_counted: int = 0
     submissions_lost: int = 0
     submissions_asked: int = 0
-    submissions_released: int = 0
     stayed_uncounted: int = 0
-    noise_variance_ratio: float = 1.0
-    noise_variance_z: float = 0.0
-    noise_mean_z: float = 0.0
-    client_z: float = 0.0
     vector_bytes: int = 0
     rounds_seconds: float = 0.0
-    central_relative_error: float | None = None
     central_noise_std_error: float = 0.0
 
     @property
@@ -90,10 +80,6 @@ class SecureSummary(Summary):
     @override
     def all_well(self) -> str:
         return NOISE_ALONE
-
-    @property
-    def residual(self) -> Residual:
-        return Residual(self.noise_variance_ratio, self.noise_variance_z, self.noise_mean_z, self.client_z)
 
     @override
     def checks(self) -> Iterable[Check]:
@@ -173,10 +159,7 @@ _AFTER: Final = (Stage.UPLOAD, Stage.CONSENT, Stage.REVEAL)
 def draw_dropouts(clients: Sequence[str], rate: float, seed: int) -> dict[str, Stage]:
     """Draws which clients drop out, and at which step: every other one before it sends its vector.
 
-    Args:
-        clients: Their ids.
-        rate: The share of them that drop out, 0 to below 1; the number is rounded.
-        seed: Of the choice, which is uniform.
+    The share ``rate``, 0 to below 1, drops out, rounded to a number; the choice is uniform.
     """
     rng = np.random.default_rng([seed, 0x5A11])
     chosen = rng.permutation(len(clients))[: round(rate * len(clients))]
@@ -190,10 +173,8 @@ class CohortClient:
     """One client of the fleet.
 
     Attributes:
-        share: Its records.
         leaves: The step at which it drops out; None if it stays.
         proxy: Its connection goes through it; a client that drops out has a proxy of its own.
-        client: The running SDK client.
         stage: Where it was seen last.
         cohort: The number of its cohort, from 1; 0 until it is in one.
         dropped: Whether its connection was cut before it had an answer.

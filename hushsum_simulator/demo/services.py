@@ -74,9 +74,6 @@ class Service:
         settings: All but the addresses that it listens on, and its data folder.
 
     Attributes:
-        data: Its data folder.
-        output: Its standard output and error.
-        starts: How often it was started.
         address: ``host:port`` of the running process; another after each start.
         metrics: ``host:port`` of its metrics page; another after each start.
     """
@@ -460,8 +457,6 @@ async def release_window(window: int, address: str, progress: Progress, *, withh
         return released, await analyst.fetch_window(window, withheld=withheld)
 
 
-T = TypeVar("T")
-
 _RETRY_S: Final = 120.0
 _CALL_S: Final = 15.0  # a process may be paused; the others are not
 _PAUSE_S: Final = 0.2
@@ -473,7 +468,6 @@ class Operator:
     Args:
         gateways: ``host:port`` each.
         releasers: ``host:port`` each; one of them releases at a time.
-        credentials: For every connection.
         patience_s: How long each request is retried.
     """
 

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hushsum.privacy.exact_numbers import numeral
 from hushsum_simulator.demo.evaluation import LIMIT, Residual
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _TEN_PERCENT: Final = 0.1
 NOISE_ALONE: Final = (
@@ -38,7 +41,6 @@ class Summary:
             in secure and local mode, where noise is in every counter before it leaves the clients.
         bytes_per_record: Packed bytes that the clients sent, resends too, a record; in secure mode, protocol bytes.
         restarts: How often the server was killed and started again.
-        seconds: Duration of the whole run.
         mean_relative_error: Mean of |f̂ − f|/f over the queries with f above the floor; None where there is none.
         expected_relative_error: What it should be, over the same queries; None where one row alone does not show it.
         epsilon_spent: By the population's ledger, after the release.
@@ -191,20 +193,48 @@ class Summary:
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
 
-def print_summary(summary: Summary, out: Path) -> None:
-    """Prints a run's table on standard output, and the folder of its files."""
+@dataclass(frozen=True, kw_only=True)
+class NoisedSummary(Summary):
+    """The numbers of a run in which the release less the exact sum is examined, after those of every run.
+
+    Attributes:
+        submissions_released: Vectors or noised sums in the sum, by the release.
+        noise_variance_ratio: See :class:`~hushsum_simulator.demo.evaluation.Residual`, as of the next three.
+        central_relative_error: The same records, released by one trusted server at the same ε and δ.
+    """
+
+    submissions_released: int = 0
+    noise_variance_ratio: float = 1.0
+    noise_variance_z: float = 0.0
+    noise_mean_z: float = 0.0
+    client_z: float = 0.0
+    central_relative_error: float | None = None
+
+    @property
+    def residual(self) -> Residual:
+        return Residual(self.noise_variance_ratio, self.noise_variance_z, self.noise_mean_z, self.client_z)
+
+
+def print_rows(title: str, rows: Iterable[Row], width: int | None = None) -> "Console":
+    """Prints a table on standard output; the console is for more of it. By default it is as wide as the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.ROUNDED, show_header=False, title=summary.title, title_style="bold")
+    table = Table(box=box.ROUNDED, show_header=False, title=title, title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    for name, value, remark in summary.rows():
-        table.add_row(name, value, remark)
-    console = Console(highlight=False)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False, width=width)
     console.print(table)
+    return console
+
+
+def print_summary(summary: Summary, out: Path) -> None:
+    """Prints a run's table on standard output, and the folder of its files."""
+    console = print_rows(summary.title, summary.rows())
     if not summary.violations():
         console.print(f"[green]{summary.all_well}[/green]")
     console.print(f"density.png, release.hush, plan.json and summary.json are in {out}", markup=False)

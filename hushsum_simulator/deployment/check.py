@@ -30,6 +30,7 @@ from hushsum_proto.messages import ServiceStatus
 from hushsum_simulator.data import ExactSums, Floats
 from hushsum_simulator.demo.evaluation import Accuracy, asked, compare, draw
 from hushsum_simulator.demo.services import Operator
+from hushsum_simulator.demo.summary import Row, percent, print_rows
 from hushsum_simulator.deployment.journal import Account, FleetJournal
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import (
@@ -66,7 +67,6 @@ class WindowSummary:
 
     Attributes:
         filled: Whether the fleet added records to it, and was not merely running when it began.
-        records: Exact number in its release.
         released: Else the window is withheld.
         mean_relative_error: Of its answers; None if there is nothing to compare.
         expected_relative_error: By the answers' own standard errors.
@@ -99,10 +99,8 @@ class DeploymentSummary:
         reports_sent: Mode local: reports that clients made of their records.
         reports_counted: Mode local: reports in the releases.
         accounts_wrong: Clients with another number of charged submissions than of counted and lost ones.
-        seconds: Duration of the fleet's run.
         mean_relative_error: Of the answers of all windows together.
         expected_relative_error: By the answers' own standard errors.
-        queries: That were compared.
         windows_charged: Outcomes before and after the ledger was read.
     """
 
@@ -208,27 +206,14 @@ _COLUMNS = 150  # also in a log that is no terminal
 
 def print_summary(summary: DeploymentSummary) -> None:
     """Prints the table on standard output."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=_COLUMNS)
-    table = Table(
-        box=box.ROUNDED, show_header=False, title=f"A deployed fleet, mode {summary.mode}", title_style="bold"
-    )
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(justify="right")
-    table.add_column(overflow="fold")
-    for row in _rows(summary):
-        table.add_row(*row)
-    console.print(table)
+    console = print_rows(f"A deployed fleet, mode {summary.mode}", _rows(summary), _COLUMNS)
     for each in summary.windows:
         console.print(f"  {_line(summary, each)}", markup=False)
     if not summary.violations():
         console.print("[green]Nothing was lost, nothing was counted twice, and all is in its own window.[/green]")
 
 
-def _rows(summary: DeploymentSummary) -> list[tuple[str, str, str]]:
+def _rows(summary: DeploymentSummary) -> list[Row]:
     total, what = summary.total, summary.what
     rows = [
         ("records", f"{summary.records_added:,}", f"of {summary.clients:,} clients, started {summary.lives:,} times"),
@@ -251,8 +236,8 @@ def _rows(summary: DeploymentSummary) -> list[tuple[str, str, str]]:
         rows.append(("reports", f"{summary.reports_counted:,}", f"in the releases, of {summary.reports_sent:,} sent"))
     return [
         *rows,
-        ("mean relative error", _percent(summary.mean_relative_error), f"of {summary.queries:,} queries, all windows"),
-        ("expected error", _percent(summary.expected_relative_error), "of the hash and the noise together"),
+        ("mean relative error", percent(summary.mean_relative_error), f"of {summary.queries:,} queries, all windows"),
+        ("expected error", percent(summary.expected_relative_error), "of the hash and the noise together"),
         ("ε spent", f"{summary.epsilon_spent:g}", f"per {summary.unit} and window"),
         ("ε left", f"{summary.epsilon_left:g}", "of the population's ledger"),
         ("seconds", f"{summary.seconds:.1f}", ""),
@@ -264,16 +249,12 @@ def _line(summary: DeploymentSummary, window: WindowSummary) -> str:
     outcome = "released" if window.released else "withheld"
     if window.released and window.mean_relative_error is not None:
         error, expected = window.mean_relative_error, window.expected_relative_error
-        outcome = f"error {_percent(error)}, expected {_percent(expected)}"
+        outcome = f"error {percent(error)}, expected {percent(expected)}"
     tally = window.tally
     return (
         f"window {window.window}: {tally.sent:,} {summary.what}, {tally.counted:,} counted, {tally.lost} lost, "
         f"{tally.doubled} doubled, {tally.wrong} wrong, {tally.dropped} {dropped}; {outcome}"
     )
-
-
-def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{100 * share:.2f} %"
 
 
 # Allowed standard errors of one number, and how often a service without a fault exceeds them. Of one normal variable
@@ -291,7 +272,6 @@ class Contents:
     """What a window's release must hold.
 
     Attributes:
-        inside: Its records.
         least: Their least number (mode local: of reports).
         most: Their largest number.
         is_certain: Whether they are exactly these: with secure sums and silos it may hold records of clients that do
@@ -348,14 +328,9 @@ def counter_faults(release: Release, inside: Material) -> list[str]:
 def contents_of(
     material: Material, journal: FleetJournal, verdicts: Sequence[Verdict], window: int, release: Release | None
 ) -> Contents:
-    """What a window's release must hold.
+    """What a window's release (None: it is withheld) must hold of the fleet's records.
 
-    Args:
-        material: The records as the fleet has them.
-        journal: Of the fleet.
-        verdicts: Mode central: those that the service retained.
-        window: Its index.
-        release: Its release; None if it is withheld.
+    ``verdicts`` are those that the service retained, in mode central.
     """
     privacy = material.plan.privacy
     if privacy.mode == CENTRAL:

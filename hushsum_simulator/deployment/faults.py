@@ -151,11 +151,7 @@ class LocalDeployment:
 def local_deployment(plan: Plan, jars: Path, folder: Path, settings: Mapping[str, object]) -> Iterator[LocalDeployment]:
     """Starts all processes, and kills them at the end.
 
-    Args:
-        plan: To collect.
-        jars: The broker's files.
-        folder: An empty one.
-        settings: Of the service; they replace ours, or are added to them.
+    The folder is empty. ``settings`` of the service replace ours, or are added to them.
     """
     with ExitStack() as closing:
         broker = closing.enter_context(KafkaBroker(jars))
@@ -251,13 +247,9 @@ class FaultSummary:
 class FaultRun:
     """All rounds on one deployment.
 
-    Args:
-        deployment: It is running.
-        plan: Its plan.
-        seed: Of records, victims and moments.
-        load_s: How long a window is filled before it is sealed.
-        strikes: Faults in a round.
-        say: Prints a line for each round.
+    seed: Of records, victims and moments.
+    load_s: How long a window is filled before it is sealed.
+    strikes: Faults in a round.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from hushsum.privacy.guarantee import SECURE
 from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.data import ClientRecords
-from hushsum_simulator.demo.fleet import policy_of
+from hushsum_simulator.demo.fleet import policy_of, together
 from hushsum_simulator.demo.services import Operator
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
@@ -81,14 +81,7 @@ def _joined(periods: Sequence[int]) -> list[Stay]:
 
 @dataclass(eq=False, repr=False)  # it holds records and a token
 class DeployedClient:
-    """One client.
-
-    Attributes:
-        share: Its records.
-        target: Its gateway.
-        moments: When it adds each batch.
-        client: The real client, while it is online.
-    """
+    """One client."""
 
     share: ClientRecords
     target: str
@@ -194,11 +187,7 @@ class DeployedFleet:
         self._spools.mkdir(parents=True, exist_ok=True)
         self._first = schedule.index_at(_now_ms()) + 1
         try:
-            async with asyncio.TaskGroup() as clients:
-                for member in self._members:
-                    clients.create_task(self._live(member))
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None  # the others were cancelled because of it
+            await together(self._live(member) for member in self._members)
         finally:
             self._runtime.close()
         accounts = {member.share.client_id: member.account for member in self._members}

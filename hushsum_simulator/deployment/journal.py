@@ -47,7 +47,6 @@ class Account:
 
     Attributes:
         stream: Of its deltas.
-        added: Its batches.
         tallies: At its end: the spool's counts over all its lives, and what was sent in all of them.
         answers: The definitive answer to each delta or batch of reports.
         results: Secure mode and silos: the result of its submission for each window; ``""`` if none is known.
@@ -83,11 +82,8 @@ class FleetJournal:
     """The whole fleet.
 
     Attributes:
-        plan_id: In hexadecimal.
         first_window: The first window that it filled.
-        windows: How many it filled.
         seconds: Duration of its run.
-        accounts: By client id.
     """
 
     plan_id: str

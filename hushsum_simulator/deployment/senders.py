@@ -40,11 +40,9 @@ class Sender:
     """One client with one stream, whose deltas have one record each.
 
     Args:
-        plan: Its plan.
         number: Determines its client id and its stream.
         gateways: ``host:port`` each.
         rate: Deltas per second.
-        seed: Of its records and its choices.
 
     Attributes:
         account: Its deltas, each with its first definitive answer.
@@ -146,11 +144,8 @@ class SenderFleet:
     """Senders that run until the end of the ``with`` block.
 
     Args:
-        plan: Their plan.
         gateways: ``host:port`` each.
-        clients: How many senders.
         rate: Deltas per second of each.
-        seed: Of their records and choices.
     """
 
     def __init__(self, plan: Plan, gateways: Sequence[str], *, clients: int, rate: float, seed: int) -> None:

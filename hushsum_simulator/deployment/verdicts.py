@@ -62,11 +62,8 @@ class VerdictTally:
 def by_id(journal: FleetJournal, verdicts: Iterable[Verdict], *, lenient: bool = False) -> dict[int, VerdictTally]:
     """Compares deltas of mode ``central``, each by its id.
 
-    Args:
-        journal: Of the fleet.
-        verdicts: On everything that was folded.
-        lenient: A delta that was answered ``unknown`` may be missing: windows of this run close while clients are cut
-            off from the service.
+    With ``lenient`` a delta that was answered ``unknown`` may be missing: windows of such a run close while clients are
+    cut off from the service.
     """
     places: dict[SentDelta, list[int]] = {}
     for verdict in _counted(verdicts):
@@ -97,12 +94,7 @@ def read_from_release(
 ) -> tuple[list[Verdict], bool]:
     """Which deltas a release holds, each as often as it does; for a plan whose noise rounds away.
 
-    Args:
-        plan: Its records are so different that each is known by its cells.
-        journal: Of the release's window.
-        cells: Of each delta the counters that it adds 1 to.
-        counters: Of the release.
-        counts: The release's count counters.
+    The records are so different that each is known by its ``cells``: the counters that its delta adds 1 to.
 
     Returns:
         The verdicts, and whether they explain every counter of the release.
@@ -187,9 +179,7 @@ def by_number(journal: FleetJournal, verdicts: Iterable[Verdict]) -> dict[int, V
 def by_submission(journal: FleetJournal, submissions: Mapping[int, int]) -> dict[int, VerdictTally]:
     """Compares submissions of secure sums and of silos: the number that a release states, and their clients' results.
 
-    Args:
-        journal: Of the fleet.
-        submissions: Of each window's release; 0 without one.
+    ``submissions`` is the number in each window's release, 0 without one.
     """
     tallies: Counter[tuple[int, str]] = Counter()
     for window in {*submissions, *told_windows(journal)}:

@@ -73,7 +73,6 @@ class ServerProcess:
     ``with`` starts it; at the end it is killed, and its folder deleted.
 
     Args:
-        name: For errors.
         command: Its program is an absolute path if ``user`` is given.
         output: The file that receives its output.
         ready: Whether it takes requests now.

@@ -130,12 +130,9 @@ class TcpProxy:
         self._unheld.set()
 
     def inject(self, fault: Fault, times: int | None = 1, only: Callable[[bytes], bool] | None = None) -> None:
-        """Applies a fault to the next requests.
+        """Applies a fault to the next requests: to so many, or to all until :meth:`heal`.
 
-        Args:
-            fault: Which.
-            times: To how many requests; None: to all until :meth:`heal`.
-            only: Whether the fault applies to this piece of a client's bytes; None: to any.
+        ``only`` says whether it applies to this piece of a client's bytes; by default to any.
         """
         assert times is None or times > 0, "at least one"
         self._fault, self._fault_left, self._fault_only = fault, times, only
