@@ -1,14 +1,4 @@
-"""Every error of the simulator.
-
-HushsumError
-└── SimulatorError
-    ├── RecordsError           a file of records cannot be used
-    ├── ServerError            the aggregator's process did not start, or ended by itself
-    ├── ServiceError           a service cannot be reached, or refused a request
-    ├── JourneyError           a step of the run failed or timed out
-    ├── SettingsConflictError  options of a run that exclude each other
-    └── VariableError          an environment variable has an invalid value
-"""
+"""Every error of the simulator: a :class:`SimulatorError`."""
 
 from hushsum.errors import HushsumError
 

@@ -51,6 +51,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
 from hushsum_simulator.errors import JourneyError, ServerError, ServiceError
 from hushsum_simulator.progress import Progress
+from hushsum_simulator.testbed.process import last_line
 
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
@@ -122,7 +123,7 @@ class Service:
         while (listening := self._listening()) is None:
             self.check_running()
             if time.monotonic() > deadline:
-                raise ServerError(f"the {self.name} does not listen after {_START_S:.0f} s: {self._last_line()}")
+                raise ServerError(f"the {self.name} does not listen after {_START_S:.0f} s: {last_line(self.output)}")
             await asyncio.sleep(_LOOK_S)
         self.address, self.metrics = str(listening["grpc"]), str(listening["metrics"])
 
@@ -134,7 +135,7 @@ class Service:
         """
         assert self._process is not None, "started first"
         if self._process.returncode is not None:
-            raise ServerError(f"the {self.name} ended with status {self._process.returncode}: {self._last_line()}")
+            raise ServerError(f"the {self.name} ended with status {self._process.returncode}: {last_line(self.output)}")
 
     async def kill(self) -> None:
         """Sends SIGKILL."""
@@ -168,10 +169,6 @@ class Service:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         return listening if listening.get("pid") == self._process.pid else None
-
-    def _last_line(self) -> str:
-        lines = self.output.read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
 
 
 class Server(Service):
@@ -351,18 +348,16 @@ class Console:
             lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
         )
 
-    async def fetch_window(self, window: int, *, withheld: str) -> Release:
-        """The release of a window, found in the catalogue as an analyst finds it.
+    async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
+        """The published outcome of a window, found in the catalogue as an analyst finds it; None if it is withheld.
 
         Raises:
-            JourneyError: It is not listed, or was withheld; the text then holds ``withheld``.
+            ServiceError: It is not listed, or listed more than once.
         """
         listed = [info for info in await self.releases() if info.window == window]
-        if not listed:
-            raise JourneyError(f"window {window} is released, and the catalogue does not list it")
-        if listed[0].withheld:
-            raise JourneyError(f"window {window} is withheld, {withheld}: nothing to compare")
-        return await self.fetch(listed[0])
+        if len(listed) != 1:
+            raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
+        return listed[0], None if listed[0].withheld else await self.fetch(listed[0])
 
     async def fetch(self, info: ReleaseInfo) -> Release:
         """Downloads a published release, and checks its SHA-256.
@@ -448,13 +443,17 @@ async def release_window(window: int, address: str, progress: Progress, *, withh
     """Releases a sealed window as its operator does, and downloads the release as an analyst does.
 
     Raises:
-        JourneyError: As :meth:`Console.fetch_window`.
+        JourneyError: It was withheld; the text then holds ``withheld``.
+        ServiceError: It is not listed.
     """
     async with Console(address) as operator:
         released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
     async with Console(address) as analyst:
-        return released, await analyst.fetch_window(window, withheld=withheld)
+        _, release = await analyst.outcome(window)
+    if release is None:
+        raise JourneyError(f"window {window} is withheld, {withheld}: nothing to compare")
+    return released, release
 
 
 _RETRY_S: Final = 120.0
@@ -498,32 +497,21 @@ class Operator:
         await self._retry(f"seal window {window}", self._releasers, lambda console: console.seal(window))
 
     async def release(self, window: int) -> tuple[ReleaseInfo, Release]:
-        """Draws the outcome of a sealed window unless it has one, and fetches it."""
+        """Draws the outcome of a sealed window, which releases it, unless it has one, and fetches it."""
 
         async def ask(console: Console) -> None:
             if window not in {info.window for info in await console.releases()}:
                 await console.release(window)
 
         await self._retry(f"release window {window}", self._releasers, ask)
-        return await self.fetch(window)
+        info, release = await self.outcome(window)
+        if release is None:
+            raise JourneyError(f"window {window} is withheld, expected a release")
+        return info, release
 
-    async def fetch(self, window: int) -> tuple[ReleaseInfo, Release]:
-        """A published release."""
-
-        async def ask(console: Console) -> tuple[ReleaseInfo, Release]:
-            listed = await _listed(console, window)
-            return listed, await console.fetch(listed)
-
-        return await self._retry(f"fetch window {window}", self._gateways, ask)
-
-    async def outcome(self, window: int) -> Release | None:
-        """The published outcome of a window: its release, or None if it is withheld."""
-
-        async def ask(console: Console) -> Release | None:
-            listed = await _listed(console, window)
-            return None if listed.withheld else await console.fetch(listed)
-
-        return await self._retry(f"fetch the outcome of window {window}", self._gateways, ask)
+    async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
+        """The published outcome of a window; None if it is withheld."""
+        return await self._retry(f"fetch window {window}", self._gateways, lambda console: console.outcome(window))
 
     async def outcomes(self) -> int:
         """How many outcomes are published."""
@@ -542,10 +530,3 @@ class Operator:
                     failures = "; ".join(f"{address}: {text}" for address, text in sorted(self._failures.items()))
                     raise JourneyError(f"{what}: not done in {self._patience_s:.0f} s ({failures})") from error
             await asyncio.sleep(_PAUSE_S)
-
-
-async def _listed(console: Console, window: int) -> ReleaseInfo:
-    listed = [info for info in await console.releases() if info.window == window]
-    if len(listed) != 1:
-        raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
-    return listed[0]

@@ -35,8 +35,7 @@ from hushsum_simulator.deployment.journal import Account, FleetJournal
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import (
     DeploymentSettings,
-    administrator_credentials,
-    reader_credentials,
+    operator_credentials,
     write_public,
 )
 from hushsum_simulator.deployment.verdicts import (
@@ -558,10 +557,12 @@ def check(settings: DeploymentSettings, say: Say) -> list[str]:
 async def _ask(settings: DeploymentSettings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
     """Waits for all outcomes."""
     patience_s = max(0.0, end_ms / 1000 - time.time()) + settings.deadline_s
-    analyst = Operator(settings.gateways, credentials=reader_credentials(settings), patience_s=patience_s)
-    outcomes = {window: await analyst.outcome(window) for window in windows}
+    analyst = Operator(settings.gateways, credentials=operator_credentials(settings, "reader"), patience_s=patience_s)
+    outcomes = {window: (await analyst.outcome(window))[1] for window in windows}
     before = await analyst.outcomes()
-    administrator = Operator(settings.gateways, credentials=administrator_credentials(settings), patience_s=patience_s)
+    administrator = Operator(
+        settings.gateways, credentials=operator_credentials(settings, "admin"), patience_s=patience_s
+    )
     status = await administrator.status()
     after = await analyst.outcomes()
     by_verdicts = plan.privacy.mode != SECURE and not plan.privacy.is_silo

@@ -26,7 +26,7 @@ from hushsum_simulator.deployment.verdicts import VerdictTally, by_id, read_from
 from hushsum_simulator.errors import JourneyError, ServerError
 from hushsum_simulator.testbed.kafka import KafkaBroker, missing_java
 from hushsum_simulator.testbed.postgres import PostgresServer, missing_postgres
-from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening
+from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening, last_line
 
 _DOWN_S_MAX: Final = 1.5
 _PAUSED_S: Final = (0.3, 5.0)  # often longer than the leases of the run
@@ -274,7 +274,7 @@ class FaultRun:
             for window in range(first, first + rounds):
                 digests[window] = await self._round(window)
         for window, digest in digests.items():
-            info, _ = await self._operator.fetch(window)
+            info, _ = await self._operator.outcome(window)
             summary.redrawn += info.sha256 != digest
         summary.resent, summary.contradicted = self._fleet.resent, self._fleet.contradicted
         summary.traces = [name for name, member in self._deployment.members.items() if member.wrote_trace]
@@ -315,7 +315,7 @@ class FaultRun:
     def _restart_ended(self) -> None:
         for name, member in self._deployment.members.items():
             if not member.is_running:
-                self._summary.ended.append(f"{name}: {member.last_line()}")
+                self._summary.ended.append(f"{name}: {last_line(member.output)}")
                 member.start()
 
     def _check(self, window: int, release: Release) -> VerdictTally:

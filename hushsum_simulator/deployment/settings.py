@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
 from hushsum.privacy.local_mode import FORMS, REPORT, SILO
@@ -266,14 +266,9 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     beside.replace(path)
 
 
-def reader_credentials(settings: DeploymentSettings) -> Credentials:
-    """Of a reader of releases."""
-    return Credentials(token=settings.operator / "reader.token", ca=settings.config / "ca.pem")
-
-
-def administrator_credentials(settings: DeploymentSettings) -> Credentials:
-    """Of an administrator, who may see the ledger."""
-    return Credentials(token=settings.operator / "admin.token", ca=settings.config / "ca.pem")
+def operator_credentials(settings: DeploymentSettings, who: Literal["reader", "admin"]) -> Credentials:
+    """Of a reader of releases, or of an administrator, who may also see the ledger."""
+    return Credentials(token=settings.operator / f"{who}.token", ca=settings.config / "ca.pem")
 
 
 def client_credentials(settings: DeploymentSettings) -> Mapping[str, Credentials]:

@@ -144,9 +144,9 @@ class ServerProcess:
         deadline = time.monotonic() + _START_S
         while not self._ready():
             if process.poll() is not None:
-                raise ServerError(f"{self._name} ended with status {process.returncode}: {self.last_line()}")
+                raise ServerError(f"{self._name} ended with status {process.returncode}: {last_line(self.output)}")
             if time.monotonic() > deadline:
-                raise ServerError(f"{self._name} is not ready after {_START_S:.0f} s: {self.last_line()}")
+                raise ServerError(f"{self._name} is not ready after {_START_S:.0f} s: {last_line(self.output)}")
             time.sleep(_LOOK_S)
 
     def kill(self) -> None:
@@ -191,11 +191,6 @@ class ServerProcess:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def last_line(self) -> str:
-        """The last line of its output."""
-        lines = self.output.read_text(encoding="utf-8", errors="replace").split("\n") if self.output.exists() else []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-
     def _children(self) -> list[int]:
         """All descendants."""
         found: list[int] = []
@@ -206,6 +201,12 @@ class ServerProcess:
             found += children
             pending += children
         return found
+
+
+def last_line(output: Path) -> str:
+    """The last line in the file of a server's output."""
+    lines = output.read_text(encoding="utf-8", errors="replace").split("\n") if output.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
 
 
 def _send(pid: int, what: signal.Signals) -> None:

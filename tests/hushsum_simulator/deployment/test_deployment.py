@@ -17,7 +17,7 @@ from hushsum_simulator.demo.services import Console, Server
 from hushsum_simulator.deployment.check import check
 from hushsum_simulator.deployment.journal import FleetJournal
 from hushsum_simulator.deployment.prepare import prepare, prepared
-from hushsum_simulator.deployment.settings import DeploymentSettings, administrator_credentials
+from hushsum_simulator.deployment.settings import DeploymentSettings, operator_credentials
 from hushsum_simulator.deployment.verdicts import counted_batches, retained
 from hushsum_simulator.testbed.process import free_port
 
@@ -116,7 +116,7 @@ async def run(
 
         await contributed(environment, settings, strike if kill else None)
         if kill:
-            async with Console(server.address, administrator_credentials(settings)) as operator:
+            async with Console(server.address, operator_credentials(settings, "admin")) as operator:
                 last = FleetJournal.load(settings.sent_file).window_range[-1]
                 await operator.seal_through(last)
                 await operator.release_through(last)
