@@ -57,7 +57,6 @@ class Devices:
         )
 
     async def add(self, client: EdgeClient, share: ClientRecords, batch: int) -> None:
-        """Adds one batch of a client's share."""
         labels = None if share.labels is None else share.labels[batch]
         await client.add(share.batches[batch], time=self._time_ms, labels=labels)
 
@@ -128,7 +127,6 @@ class Fleet:
 
     @property
     def totals(self) -> Totals:
-        """All messages so far."""
         return _sum([self._done, *(self._totals_of(client.tallies) for client in self._live)])
 
     @property

@@ -138,7 +138,6 @@ class Service:
             raise ServerError(f"the {self.name} ended with status {self._process.returncode}: {last_line(self.output)}")
 
     async def kill(self) -> None:
-        """Sends SIGKILL."""
         assert self._process is not None, "started first"
         self.check_running()
         self._process.kill()

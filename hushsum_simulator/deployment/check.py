@@ -555,7 +555,6 @@ def check(settings: DeploymentSettings, say: Say) -> list[str]:
 
 
 async def _ask(settings: DeploymentSettings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
-    """Waits for all outcomes."""
     patience_s = max(0.0, end_ms / 1000 - time.time()) + settings.deadline_s
     analyst = Operator(settings.gateways, credentials=operator_credentials(settings, "reader"), patience_s=patience_s)
     outcomes = {window: (await analyst.outcome(window))[1] for window in windows}

@@ -127,7 +127,6 @@ class ServiceProcess(ServerProcess):
 
     @property
     def wrote_trace(self) -> bool:
-        """Whether its output has a stack trace."""
         return "Traceback (most recent call last)" in self.output.read_text(encoding="utf-8", errors="replace")
 
 

@@ -72,7 +72,6 @@ class Account:
                 yield SentDelta(client_id, id), added.window
 
     def ids(self, added: Added) -> Iterator[DeltaId]:
-        """The ids of the deltas of a batch."""
         for sequence in range(added.sequence, added.sequence + added.deltas):
             yield DeltaId(self.stream, sequence)
 
@@ -94,7 +93,6 @@ class FleetJournal:
 
     @property
     def window_range(self) -> range:
-        """All windows that it filled."""
         return range(self.first_window, self.first_window + self.windows)
 
     def save(self, path: Path) -> None:

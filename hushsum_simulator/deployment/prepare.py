@@ -193,7 +193,6 @@ def _keys(settings: DeploymentSettings, names: Sequence[str]) -> str:
 
 
 def _served(settings: DeploymentSettings) -> list[str]:
-    """All names of the service."""
     hosts = (address.rpartition(":")[0].strip("[]") for address in settings.gateways)
     return list(dict.fromkeys([*settings.server_names, *hosts]))
 

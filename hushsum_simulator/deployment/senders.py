@@ -79,7 +79,6 @@ class Sender:
             await asyncio.sleep(_PAUSE_S * self._choice.random())
 
     def note(self, id: DeltaId, status: Status) -> None:
-        """Notes a definitive answer."""
         first = self.account.answers.setdefault(id, status.value)
         given = {first, status.value}
         self.contradicted += bool(given & KEPT and given & DROPPED)
