@@ -53,7 +53,7 @@ class Watermark:
 
     def __init__(self, value: int) -> None:
         self.value = value
-        self._error: Exception | None = None
+        self._error: Callable[[], Exception] | None = None
         self._order = count()  # keeps the heap from comparing futures
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
 
@@ -65,26 +65,28 @@ class Watermark:
             if not future.done():
                 future.set_result(None)
 
-    def fail(self, error: Exception) -> None:
-        """Never moves again: every waiter, now or later, gets the error."""
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Never moves again: every waiter, now or later, gets an error that ``error`` makes.
+
+        Each gets one of its own: the traceback of a shared one would keep the frames of all waiters, and in them this
+        watermark and its worker's fold, until a collection of cycles.
+        """
         self._error = error
         for _, _, future in self._waiting:
             if not future.done():
-                future.set_exception(error)
+                future.set_result(None)
         self._waiting.clear()
 
     async def reached(self, value: int) -> None:
         """Returns once it is at ``value`` or beyond."""
-        if self.value >= value:
-            return
-        if self._error is not None:
-            raise self._error
-        future = self._future(value)
-        try:
-            await future
-        except asyncio.CancelledError:
-            self._discard(future)
-            raise
+        if self.value < value and self._error is None:
+            future = self._future(value)
+            try:
+                await future
+            except asyncio.CancelledError:
+                self._discard(future)
+                raise
+        self._check(value)
 
     async def reached_within(self, value: int, runtime: Runtime, seconds: float) -> bool:
         """Whether it reached ``value`` within some seconds."""
@@ -98,7 +100,12 @@ class Watermark:
             alarm.cancel()
             if self.value < value:
                 self._discard(future)
+        self._check(value)
         return self.value >= value
+
+    def _check(self, value: int) -> None:
+        if self.value < value and self._error is not None:
+            raise self._error()
 
     def _future(self, value: int) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -28,7 +28,6 @@ class BatchFold:
     Args:
         tallies: None where the plan asks for none.
         is_foreign: Whether a client belongs to another partition.
-        one: Folds the delta of one entry, at a position.
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class BatchFold:
         tallies: TallyTable | None,
         window: Callable[[int], OpenWindow],
         is_foreign: Callable[[str], bool],
-        one: Callable[[DeltaEntry, int], Verdict],
     ) -> None:
         from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
 
@@ -49,14 +47,19 @@ class BatchFold:
         self._tallies = tallies
         self._window = window
         self._is_foreign = is_foreign
-        self._one = one
         bound = plan.privacy.records_per_client
         self._bound = -1 if bound is None else bound
         self._count_scale = plan.privacy.mechanism.count_scale
         self._open: int | None = None  # the window of the last delta that was added
 
-    def apply(self, positions: Sequence[int], entries: Sequence[DeltaEntry], closed_through: int) -> ManyVerdicts:
-        """Folds entries with the verdicts that each alone would have."""
+    def apply(
+        self,
+        positions: Sequence[int],
+        entries: Sequence[DeltaEntry],
+        closed_through: int,
+        one: Callable[[DeltaEntry, int], Verdict],
+    ) -> ManyVerdicts:
+        """Folds entries with the verdicts that ``one`` would give each: it folds the delta at one position."""
         deltas = [entry.delta for entry in entries]
         clients = [entry.client_id for entry in entries]
         batch, signs = self._reader.batch(deltas), digests(deltas)
@@ -69,7 +72,7 @@ class BatchFold:
             while at < end and lessons == self._reader.lessons:
                 at, why = self._loop(at, end, batch, signs, rows, closed_through, codes)
                 if why == self._loops.UNUSUAL:
-                    others[at] = self._one(entries[at], positions[at])
+                    others[at] = one(entries[at], positions[at])
                     at += 1
                 elif why == self._loops.OTHER_WINDOW:
                     self._open = int(batch.headers[at, 1])

@@ -20,10 +20,11 @@ routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of 
   plans have their clients: one contribution a cohort.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from operator import lt
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -180,6 +181,7 @@ class Fold:
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
         self._kind, self._is_anonymous = kind_counted(plan), takes_reports(plan)
+        self._is_silo = is_silo(plan)
         self._shuffle_min = plan.privacy.shuffle_min
         self._tallies = self._bound is not None or plan.window.min_clients > 0
         self.position = state.position
@@ -193,19 +195,12 @@ class Fold:
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
         self._reader = reader_of(plan)
-        self._count: Callable[[Any, int], Reason | None]  # Any: the entries of one kind, which is checked before
-        if self._kind is CohortSumEntry:
-            self._count = self._count_sum
-        elif self._kind is ReportsEntry:
-            self._count = self._count_reports
-        else:
-            self._count = self._count_silo if is_silo(plan) else self._count_delta
+        # No attribute may hold a method of this fold: in a cycle, a fold that was given up would not be freed at once.
         self._batches: BatchFold | None = None
         if self._reader is not None:
             tallies = self._contributions if self._tallies else None
-            self._batches = BatchFold(
-                plan, self._reader, self._streams, tallies, self._window, self._is_foreign, self._verdict
-            )
+            is_foreign = partial(_is_foreign, partition, partitions)
+            self._batches = BatchFold(plan, self._reader, self._streams, tallies, self._window, is_foreign)
 
     def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
         """Folds the entries from :attr:`position` to before ``end``, which becomes it.
@@ -290,7 +285,7 @@ class Fold:
         """Folds consecutive entries of one kind."""
         if kind is DeltaEntry and self._batches is not None:
             positions, deltas = zip(*entries, strict=True)
-            yield self._batches.apply(positions, deltas, self.closed_through)
+            yield self._batches.apply(positions, deltas, self.closed_through, self._verdict)
             return
         for position, entry in entries:
             if isinstance(entry, SealEntry):
@@ -349,7 +344,7 @@ class Fold:
     def _misplaced(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, header: _Header) -> Reason | None:
         """Why an entry does not belong here, whatever it holds."""
         if isinstance(entry, DeltaEntry):
-            is_foreign = self._is_foreign(entry.client_id)
+            is_foreign = _is_foreign(self._partition, self._partitions, entry.client_id)
         else:
             is_foreign = partition_of_sum(header.id, self._partitions) != self._partition
         if is_foreign:
@@ -361,8 +356,20 @@ class Fold:
         # The stream of a batch of reports is drawn for it alone.
         return Reason.MALFORMED if self._kind is ReportsEntry and header.id.sequence else None
 
-    # Each counts one kind of entry. It returns why it was refused, where that depends on what was counted before and is
-    # remembered; it raises DeltaError where the bytes of the entry alone refuse it.
+    def _count(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, window: int) -> Reason | None:
+        """Counts an entry of the plan's kind.
+
+        Returns:
+            Why it was refused, where that depends on what was counted before, and is remembered.
+
+        Raises:
+            DeltaError: The bytes of the entry alone refuse it.
+        """
+        if isinstance(entry, CohortSumEntry):
+            return self._count_sum(entry, window)
+        if isinstance(entry, ReportsEntry):
+            return self._count_reports(entry, window)
+        return self._count_silo(entry, window) if self._is_silo else self._count_delta(entry, window)
 
     def _count_delta(self, entry: DeltaEntry, window: int) -> Reason | None:
         delta = Delta.unpack(entry.delta, self._plan)
@@ -412,9 +419,10 @@ class Fold:
         self._window(window).add_reports(batch)
         return None
 
-    def _is_foreign(self, client_id: str) -> bool:
-        """Whether it is no client of this partition: another's, or none at all."""
-        return partition_of(client_id, self._partitions) != self._partition or flaw_of(client_id) is not None
+
+def _is_foreign(partition: int, partitions: int, client_id: str) -> bool:
+    """Whether it is no client of this partition: another's, or none at all."""
+    return partition_of(client_id, partitions) != partition or flaw_of(client_id) is not None
 
 
 def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:

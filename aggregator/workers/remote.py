@@ -138,4 +138,4 @@ class RemoteFolds:
         marks, self._marks = self._marks, {}
         for known in marks.values():
             for watermark in known:
-                watermark.fail(error)
+                watermark.fail(lambda: error)

@@ -7,13 +7,14 @@ never waits long and never sees half a turn.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from aggregator.errors import FencedError, LogGapError, PartitionStoppedError, StoreUnavailableError
+from aggregator.errors import AggregatorError, FencedError, LogGapError, PartitionStoppedError, StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.interfaces import NO_TRACES, Log, Observer, Tracer
 from aggregator.log.entries import admit_all
-from aggregator.logs import told
+from aggregator.logs import journal, told
 from aggregator.model import EntryBatch, PositionedEntry
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, retry, within
 from aggregator.store.store import Store
@@ -22,6 +23,8 @@ from hushsum.plan import Plan
 _NOTHING: Final = EntryBatch((), 0)
 _FIRST: Final = 64  # entries of the first stretch: how large they are is not known yet
 _LARGE: Final = 8  # turns: when bytes of a stretch come to more, fewer entries are asked for
+
+_journal = journal("workers")
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ class Worker:
             self._stopping = True
             if self._reading is not None:
                 self._reading.cancel()
-            gone = StoreUnavailableError(f"partition {self._partition} is loaded anew")
+                self._reading = None  # its cancellation holds this worker
+            gone = partial(StoreUnavailableError, f"partition {self._partition} is loaded anew")
             for watermark in (self.passed, self.closed, self.forgotten):
                 watermark.fail(gone)
 
@@ -190,7 +194,10 @@ class Worker:
         if not self._reading.done():
             return None
         reading, self._reading = self._reading, None
-        reading.result()  # raises what the log raised
+        try:
+            reading.result()  # raises what the log raised
+        finally:
+            del reading  # the traceback of its error holds this frame: a cycle, and in it the fold
         return self._ahead
 
     def _read_on(self, position: int, *, changed: bool) -> None:
@@ -258,7 +265,7 @@ class PartitionSupervisor:
 
     Attributes:
         worker: Of the present claim; None between two claims.
-        error: Why it is not folded here any more; None while it is, or will be.
+        stopped: Why it is not folded here any more; empty while it is, or will be.
     """
 
     def __init__(
@@ -274,7 +281,8 @@ class PartitionSupervisor:
     ) -> None:
         self.partition = partition
         self.worker: Worker | None = None
-        self.error: PartitionStoppedError | None = None
+        self.stopped = ""
+        self._cause: Exception | None = None
         self._claim = claim
         self._settings = settings
         self._runtime = runtime
@@ -292,8 +300,8 @@ class PartitionSupervisor:
             PartitionStoppedError: There will be none.
         """
         while self.worker is None:
-            if self.error is not None:
-                raise self.error
+            if self.stopped:
+                raise self._error()
             await self._news.wait()
         return self.worker
 
@@ -363,16 +371,23 @@ class PartitionSupervisor:
                 self._now(None)
 
     def _fail(self, cause: Exception) -> None:
-        self._end(told(cause), cause)
-        assert self.error is not None
+        if not isinstance(cause, AggregatorError):
+            _journal.error("a fold failed", partition=self.partition, exc_info=cause)
+        if not self._shared:  # else this process goes on, and the traceback would keep the fold as long
+            self._cause = cause
+        self._end(told(cause))
         self._observer.partition_stopped(self.partition, told(cause))
-        self._failed(self.error)
+        self._failed(self._error())
 
-    def _end(self, why: str, cause: Exception | None = None) -> None:
-        if self.error is None:
-            self.error = PartitionStoppedError(f"partition {self.partition} has stopped: {why}")
-            self.error.__cause__ = cause
+    def _end(self, why: str) -> None:
+        self.stopped = self.stopped or why
         self._now(self.worker)
+
+    def _error(self) -> PartitionStoppedError:
+        """A new error for each caller: one that is raised again and again would keep the frames of all of them."""
+        error = PartitionStoppedError(f"partition {self.partition} has stopped: {self.stopped}")
+        error.__cause__ = self._cause
+        return error
 
     def _now(self, worker: Worker | None) -> None:
         self.worker = worker

@@ -29,7 +29,7 @@ async def test_a_failure_reaches_those_who_wait_and_those_who_come_later_but_not
     waiting = asyncio.create_task(watermark.reached(2))
     await asyncio.sleep(0)
     watermark.reach(1)
-    watermark.fail(ValueError("over"))
+    watermark.fail(lambda: ValueError("over"))
     for late in (waiting, watermark.reached(3)):
         with pytest.raises(ValueError, match="over"):
             await late

@@ -1,19 +1,22 @@
 """Partitions that come and go: whatever moves, fails or sleeps, every delta is counted once."""
 
 import asyncio
+import gc
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
+from aggregator.errors import LogGapError, LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
+from aggregator.fold.fold import Fold
 from aggregator.fold.state import RememberedKind
 from aggregator.logs import write_journal
 from aggregator.model import NewEntry
 from hushsum.delta import DeltaId, digest
-from tests.aggregator.cluster import FIRST, Cluster
+from tests.aggregator.cluster import FIRST, Cluster, Process
 from tests.aggregator.deltas import client_of, tally, tally_plan
 from tests.hooks import Held, Hook, reply_lost, straight, unreachable
 
@@ -355,3 +358,91 @@ async def test_a_process_that_shares_its_partitions_ends_well_although_one_has_s
     assert len(process.observer.partition_stops) == 1
     await process.workers.stop()
     await process.workers.ended()
+
+
+# ------------------------------------------------------------------------------------------- memory of given-up folds
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No collection of cycles: what is freed here is freed by its last reference."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def fold_of(process: Process) -> Callable[[], Fold | None]:
+    worker = process.workers._held[0].worker
+    assert worker is not None
+    return weakref.ref(worker.fold)
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_fold_whose_checkpoint_failed_is_freed_at_once_though_callers_waited_for_it(cluster: Cluster) -> None:
+    process = await cluster.process([0])
+    await cluster.send(3)
+    waiting = [pending(process.workers.passed(0, 100)), pending(process.workers.closed(0, FIRST))]
+    await cluster.runtime.settle()
+    given_up = fold_of(process)
+    process.hooks.put("checkpoint", reply_lost)
+    await cluster.runtime.advance(5.1)
+    await cluster.runtime.advance(0.5)
+    assert fold_of(process)() is not given_up()
+    assert given_up() is None
+    for call in waiting:
+        call.cancel()
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_fold_that_finds_a_gap_in_the_log_is_freed_at_once(cluster: Cluster) -> None:
+    process = await cluster.process([0])
+    given_up = fold_of(process)
+
+    async def gap(_: Callable[[], Awaitable[object]]) -> object:
+        raise LogGapError(0, 0, 5)
+
+    process.log_hooks.put("read", gap)
+    await cluster.send(1)
+    await cluster.send(1)
+    await cluster.pass_time(4)
+    assert fold_of(process)() is not None
+    assert given_up() is None
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_stopped_partition_keeps_no_fold_and_no_frame_of_those_who_ask_for_it(cluster: Cluster) -> None:
+    journal = io.StringIO()
+    write_journal("info", "json", journal)
+    process = await cluster.process([0])
+    await cluster.send(3)
+    given_up = fold_of(process)
+
+    async def break_down(_: Callable[[], Awaitable[object]]) -> object:
+        raise ZeroDivisionError("unforeseen")
+
+    process.hooks.put("checkpoint", break_down)
+    await cluster.runtime.advance(5.1)
+    assert given_up() is None
+    assert "break_down" in journal.getvalue(), "the traceback is in the journal alone"
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(PartitionStoppedError) as stopped:
+            await process.workers.passed(0, 100)
+        assert "ZeroDivisionError" in str(stopped.value)
+        lengths.add(len(stopped.traceback))
+    assert len(lengths) == 1, "each caller has an error of its own"
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_partition_that_went_to_another_process_leaves_no_fold_here(cluster: Cluster) -> None:
+    process = await cluster.process([0])
+    await cluster.send(3)
+    given_up = fold_of(process)
+    waiting = pending(process.workers.passed(0, 100))
+    await cluster.runtime.settle()
+    await process.workers.revoked([0])
+    with pytest.raises(StoreUnavailableError):
+        await waiting
+    del waiting
+    await cluster.runtime.settle()
+    assert given_up() is None
