@@ -32,7 +32,64 @@ _NEVER_MS: Final = 10**12  # a member that reads nothing is not idle
 _journal = journal("kafka")
 
 
-class KafkaMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+    """One consumer's membership, from joining to the first error that it does not recover from.
+
+    A callback of a consumer that was given up may still come when its successor holds partitions. So each consumer has
+    a listener and a state of its own, and after :meth:`give_up` its callbacks change nothing.
+
+    Attributes:
+        consumer: The consumer.
+        held: The partitions that the group has assigned to it, and that the owner folds.
+        heard_s: When the group answered it last.
+    """
+
+    def __init__(self, consumer: AIOKafkaConsumer, partitions: int, owner: PartitionOwner, runtime: Runtime) -> None:
+        self.consumer = consumer
+        self.held: frozenset[int] = frozenset()
+        self._partitions, self._owner, self._runtime = partitions, owner, runtime
+        self._turn = asyncio.Lock()  # one call of the owner at a time
+        self._is_over = False
+        self.heard()
+
+    def heard(self) -> None:
+        self.heard_s = self._runtime.monotonic()
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        """A rebalance has ended; this member had no partition before."""
+        self.heard()
+        self.consumer.pause(*assigned)
+        async with self._turn:
+            if self._is_over:
+                return
+            # A plan's number of partitions never changes, even if an operator adds some to its topic.
+            self.held = frozenset(where.partition for where in assigned if where.partition < self._partitions)
+            _journal.info("partitions are ours", partitions=sorted(self.held))
+            await self._owner.assigned(self.held)
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        """A rebalance begins: no member gets a partition before this returns, unless the session has expired."""
+        del revoked
+        await self._let_go(lost=has_lost_session(self.consumer))
+
+    async def give_up(self, *, lost: bool) -> None:
+        """Lets the partitions go for good; ``lost``: the group may have assigned them to others already."""
+        self._is_over = True
+        await self._let_go(lost=lost)
+
+    async def _let_go(self, *, lost: bool) -> None:
+        async with self._turn:
+            held, self.held = self.held, frozenset()
+            if not held:
+                return
+            _journal.info("partitions are lost" if lost else "partitions go", partitions=sorted(held))
+            try:
+                await (self._owner.lost(held) if lost else self._owner.revoked(held))
+            except Exception as error:  # noqa: BLE001  the group goes on whatever the owner does; fences keep the store safe
+                _journal.error("letting partitions go failed", error=str(error), kind=type(error).__name__)
+
+
+class KafkaMembership:
     """See :class:`aggregator.interfaces.Membership`."""
 
     def __init__(
@@ -40,23 +97,19 @@ class KafkaMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
     ) -> None:
         self._settings, self._runtime, self._observer = settings, runtime, observer
         self._topic, self._partitions = topic_of(settings.prefix, plan.id), partitions
-        self._owner: PartitionOwner | None = None
-        self._held: frozenset[int] = frozenset()
-        self._turn = asyncio.Lock()  # one call of the owner at a time
         self._stopping = False
         self._running: asyncio.Task[None] | None = None
-        self._consumer: AIOKafkaConsumer  # from joining to the first error that it does not recover from
-        self._heard_s = 0.0  # when the group answered last
+        self._member: _Member | None = None  # the latest
 
     async def start(self, owner: PartitionOwner) -> None:
         """Joins in the background as soon as a broker answers."""
-        self._owner = owner
-        self._running = self._runtime.spawn(self._run(), "membership")
+        self._running = self._runtime.spawn(self._run(owner), "membership")
 
     async def stop(self) -> None:
         """Revokes the partitions, and leaves."""
         self._stopping = True
-        await self._let_go(lost=False)
+        if self._member is not None:
+            await self._member.give_up(lost=False)
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -74,47 +127,22 @@ class KafkaMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
             if not self._running.cancelled():
                 self._running.result()
 
-    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """A rebalance has ended; this process had no partition before."""
-        self._heard()
-        self._consumer.pause(*assigned)
-        async with self._turn:
-            if self._stopping or self._owner is None:
-                return
-            # A plan's number of partitions never changes, even if an operator adds some to its topic.
-            self._held = frozenset(where.partition for where in assigned if where.partition < self._partitions)
-            _journal.info("partitions are ours", partitions=sorted(self._held))
-            await self._owner.assigned(self._held)
-
-    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """A rebalance begins: no member gets a partition before this returns, unless the session has expired."""
-        del revoked
-        await self._let_go(lost=has_lost_session(self._consumer))
-
-    async def _let_go(self, *, lost: bool) -> None:
-        """The group revokes this process's partitions, or has assigned them to others already."""
-        async with self._turn:
-            held, self._held = self._held, frozenset()
-            if not held or self._owner is None:
-                return
-            _journal.info("partitions are lost" if lost else "partitions go", partitions=sorted(held))
-            try:
-                await (self._owner.lost(held) if lost else self._owner.revoked(held))
-            except Exception as error:  # noqa: BLE001  the group goes on whatever the owner does; fences keep the store safe
-                _journal.error("letting partitions go failed", error=str(error), kind=type(error).__name__)
-
-    async def _run(self) -> None:
+    async def _run(self, owner: PartitionOwner) -> None:
         backoff = Backoff()
-        while not self._stopping:
+        while True:
             try:
-                self._consumer = self._new_consumer(await via_reachable_broker(self._settings.client("member")))
+                arguments = await via_reachable_broker(self._settings.client("member"))
+                if self._stopping:
+                    return
+                member = _Member(self._new_consumer(arguments), self._partitions, owner, self._runtime)
+                self._member = member
                 try:
-                    await self._stay(backoff)
+                    await self._stay(member, backoff)
                 finally:
                     # The group may give the partitions to others from here on.
-                    await self._let_go(lost=True)
+                    await member.give_up(lost=True)
                     # Leaves the group, so that others need not wait for the session to expire.
-                    await end_client(self._consumer, self._runtime)
+                    await end_client(member.consumer, self._runtime)
             except AggregatorError as error:
                 self._observer.retried("kafka-group", str(error))
                 if not isinstance(error, LogUnavailableError):
@@ -136,31 +164,27 @@ class KafkaMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
             consumer_timeout_ms=5000,  # how often it checks for partitions to fetch
         )
 
-    async def _stay(self, backoff: Backoff) -> None:
+    async def _stay(self, member: _Member, backoff: Backoff) -> None:
         """Joins and stays; ends only with an error.
 
         Raises:
             LogUnavailableError: No broker answers, or the session has expired.
             LogError: The group refuses this member.
         """
-        session_s = self._settings.session_s
-        self._heard()
+        session_s, consumer = self._settings.session_s, member.consumer
         with translated_errors("group"):
-            await self._consumer.start()
-            on_heartbeat(self._consumer, self._heard)
-            self._consumer.subscribe([self._topic], listener=self)
+            await consumer.start()
+            on_heartbeat(consumer, member.heard)
+            consumer.subscribe([self._topic], listener=member)
             nothing = TopicPartition(self._topic, -1)
             while True:
-                await self._consumer.getmany(nothing, timeout_ms=0)  # raises the errors of its background tasks
-                if self._held and self._runtime.monotonic() - self._heard_s > session_s:
+                await consumer.getmany(nothing, timeout_ms=0)  # raises the errors of its background tasks
+                if member.held and self._runtime.monotonic() - member.heard_s > session_s:
                     # The group may have given the partitions to others: it measures the same time.
                     raise LogUnavailableError(f"kafka, group: no heartbeat was answered for {session_s:g} s")
-                if self._held:
+                if member.held:
                     backoff.reset()
                 await self._runtime.sleep(min(_WATCH_S, session_s / 3))
-
-    def _heard(self) -> None:
-        self._heard_s = self._runtime.monotonic()
 
 
 def _advice(error: AggregatorError) -> str:

@@ -1,9 +1,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from aggregator.log.kafka.client import KafkaSettings
@@ -12,7 +15,7 @@ from aggregator.log.kafka.topic import entries_topic, prepare_topic
 from aggregator.runtime import SystemRuntime
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
-from tests.doubles import RecordingObserver
+from tests.doubles import ManualRuntime, RecordingObserver
 from tests.plans import small_plan
 
 PLAN = small_plan()
@@ -220,7 +223,9 @@ async def test_a_member_that_the_group_has_put_out_has_lost_what_it_held(
 ) -> None:
     a = await group.join("a", kafka.bootstrap)
     await until(lambda: a.held == ALL)
-    coordinator, topic = group.member("a")._consumer._coordinator, topic_in(prefix)
+    member, topic = group.member("a")._member, topic_in(prefix)
+    assert member is not None
+    coordinator = member.consumer._coordinator
     client = coordinator._client
     await client.send(coordinator.coordinator_id, LeaveGroupRequest(topic, coordinator.member_id))
     await until(lambda: len(group.told) >= 3)
@@ -257,3 +262,68 @@ async def test_a_long_session_is_no_reason_to_hear_late_of_a_rebalance(session_s
     consumer = membership._new_consumer(settings.client("member"))
     assert consumer._heartbeat_interval_ms == beat_ms
     await consumer.stop()
+
+
+class _Consumer:
+    """A consumer whose group is the test: no broker can be made to send a callback late.
+
+    Attributes:
+        listener: What it has subscribed.
+        failure: Raised at the next look for errors.
+    """
+
+    def __init__(self) -> None:
+        self.listener: Any = None  # aiokafka ships no types
+        self.failure: KafkaError | None = None
+        self._coordinator = SimpleNamespace(member_id="member", _do_heartbeat=self.start)
+        self._client = SimpleNamespace(close=self.stop)
+
+    async def start(self) -> bool:
+        return True
+
+    async def stop(self) -> None: ...
+
+    def pause(self, *partitions: TopicPartition) -> None: ...
+
+    def subscribe(self, topics: list[str], listener: ConsumerRebalanceListener) -> None:
+        del topics
+        self.listener = listener
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int) -> None:
+        del partitions, timeout_ms
+        if self.failure is not None:
+            raise self.failure
+
+
+async def test_late_callbacks_of_a_consumer_that_was_given_up_do_not_touch_what_its_successor_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime, told = ManualRuntime(), list[tuple[str, str, frozenset[int]]]()
+    settings, consumers = KafkaSettings("localhost:1", session_s=5.0), list[_Consumer]()
+
+    def new_consumer(*_: object) -> _Consumer:
+        consumers.append(_Consumer())
+        return consumers[-1]
+
+    def some(*partitions: int) -> set[TopicPartition]:
+        return {TopicPartition("topic", partition) for partition in partitions}
+
+    monkeypatch.setattr(KafkaMembership, "_new_consumer", new_consumer)
+    membership, owner = KafkaMembership(settings, PLAN, PARTITIONS, runtime, RecordingObserver()), Owner("a", told)
+    await membership.start(owner)
+    await runtime.settle()
+    await consumers[0].listener.on_partitions_assigned(some(0, 1))
+    consumers[0].failure = KafkaConnectionError("gone")
+    await runtime.advance(3)
+    await runtime.advance(1)  # the pause before the next attempt
+    assert (len(consumers), owner.held) == (2, frozenset())
+    await consumers[1].listener.on_partitions_assigned(some(2, 3))
+    await consumers[0].listener.on_partitions_revoked(some(0, 1))
+    assert owner.held == {2, 3}
+    await consumers[0].listener.on_partitions_assigned(some(0))
+    assert owner.held == {2, 3}
+    await runtime.advance(3)
+    await consumers[0]._coordinator._do_heartbeat()  # a late answer to the old one is no sign of life of the new one
+    await runtime.advance(3)
+    assert not owner.held
+    await membership.stop()
