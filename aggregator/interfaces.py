@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, Protocol
 
-from aggregator.fold.state import RememberedKind, StreamUse, Verdict
+from aggregator.fold.state import StreamUse
+from aggregator.fold.verdicts import RememberedKind, Verdict
 from aggregator.model import EntryBatch, NewEntry, Peer, ReceiptsMark, Scope, StoredOutcome
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason

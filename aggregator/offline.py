@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from aggregator.fold.state import Verdict
+from aggregator.fold.verdicts import Verdict
 from aggregator.log.sqlite import LOG_FILE
 from aggregator.sqlite import DatabaseKind
 from aggregator.store import checkpoints as store_checkpoints

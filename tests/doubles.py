@@ -18,17 +18,8 @@ from aggregator.errors import (
     WindowNotBegunError,
     WindowOrderError,
 )
-from aggregator.fold.state import (
-    BLOCK,
-    Checkpoint,
-    Contribution,
-    Counters,
-    FoldMark,
-    FoldState,
-    StreamKey,
-    Verdict,
-    WindowSum,
-)
+from aggregator.fold.state import BLOCK, Checkpoint, Contribution, Counters, FoldMark, FoldState, StreamKey, WindowSum
+from aggregator.fold.verdicts import Verdict
 from aggregator.model import (
     ClaimedFold,
     EntryBatch,

@@ -7,9 +7,10 @@ of a window, or of a later one, closes it. What stands before is in, what stands
 A plan counts one kind of entry; any other kind in its log is refused as of the wrong mode. All kinds pass one admission
 routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of its first use:
 
-- A delta counts once by its id. What is said of an id that the fold remembers is one law, :func:`recall`. A fold
-  applies it to its memory, and :class:`aggregator.workers.remote.RemoteFolds` to the latest checkpoint of a fold that
-  runs elsewhere, so that both say the same of the same moment.
+- A delta counts once by its id. One function gives the verdict on an id that the fold remembers:
+  :func:`aggregator.fold.deduplication.recall`. A fold applies it to its memory, and
+  :class:`aggregator.workers.remote.RemoteFolds` to the latest checkpoint of a fold that runs elsewhere, so that both
+  give the same verdict at the same moment.
 - A silo's noised delta counts once for a client and window, whatever a second one holds: each carries the noise of its
   client, so that one more would be another draw about the same records. That a client takes part is public: how many do
   is the number of contributions, each of which is 1.
@@ -20,30 +21,29 @@ routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of 
   plans have their clients: one contribution a cohort.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import lt
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from aggregator.fold.batch import BatchFold
+from aggregator.fold.deduplication import REFUSALS, Observation, StreamState, StreamTable, recall
 from aggregator.fold.state import (
     Checkpoint,
+    ContributionTable,
     FoldMark,
     FoldState,
-    ManyVerdicts,
+    Int64,
+    OpenWindow,
     OpenWindows,
-    RememberedKind,
     StreamUse,
-    Verdict,
-    VerdictKind,
-    Verdicts,
 )
-from aggregator.fold.streams import Observation, StreamState, StreamTable, TallyTable
+from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictColumns, VerdictKind, Verdicts
 from hushsum.delta import Delta, DeltaId, Run, digest, read_header
-from hushsum.delta_decoder import reader_of
+from hushsum.delta_decoder import Batch, DeltaReader, digests, reader_of
 from hushsum.errors import DeltaError, HushsumError, Reason
 from hushsum.families import Increments
 from hushsum.local.report_batch import ReportBatch
@@ -69,52 +69,7 @@ def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]
     """The kind that counts; in form ``silo`` a delta's bytes are those of a noised whole one."""
     if plan.privacy.mode == SECURE:
         return CohortSumEntry
-    return ReportsEntry if takes_reports(plan) else DeltaEntry
-
-
-def takes_reports(plan: Plan) -> bool:
-    """Whether its clients send randomised reports, which belong to no client."""
-    return plan.privacy.reports is not None
-
-
-def is_silo(plan: Plan) -> bool:
-    """Whether each client sends one noised whole delta a window."""
-    return plan.privacy.is_silo
-
-
-#: What an id that was bound to something else is refused with.
-REFUSALS: Final = {
-    Observation.ID_REUSED: Reason.ID_REUSED,
-    Observation.ID_OF_ANOTHER_WINDOW: Reason.ID_OF_ANOTHER_WINDOW,
-}
-
-
-def recall(
-    stream: StreamState | None, mark: FoldMark, sequence: int, digest: bytes, window: int
-) -> tuple[RememberedKind, Reason | None]:
-    """The verdict on a delta that the fold has passed, and whose window is no longer open.
-
-    *late* is returned only while an id that had been counted would still be known: it promises that the records were
-    not counted and never will be. Where the fold cannot know, it returns *unknown*.
-
-    Args:
-        stream: The state of the delta's stream; None where there is none.
-        mark: How far the fold had come at the moment of that state.
-        sequence: The delta's number in its stream.
-        digest: 8 bytes.
-        window: The delta's.
-    """
-    if stream is not None:
-        found = stream.observe(sequence, digest, window)
-        if found in REFUSALS:
-            return RememberedKind.REFUSED, REFUSALS[found]
-        use = stream.use_of(sequence)
-        if use is not None:
-            return (RememberedKind.REFUSED, use.reason) if use.reason else (RememberedKind.COUNTED, None)
-        if found is Observation.DUPLICATE:
-            return RememberedKind.OUT_OF_REACH, None
-    late = mark.forgotten_through < window <= mark.closed_through
-    return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
+    return ReportsEntry if plan.privacy.reports is not None else DeltaEntry
 
 
 #: The owner of streams without a client: those of cohort sums, and of batches of reports.
@@ -150,6 +105,124 @@ def _header(entry: DeltaEntry | CohortSumEntry | ReportsEntry) -> _Header:
     return _Header(owner, header.id, header.plan_id, header.window, data)
 
 
+_ROOM: Final = 1024  # slots, where they run out
+_NO_ROWS: Final = np.zeros(0, np.int64)
+_NO_CONTRIBUTIONS: Final = np.zeros((0, 2), np.int64)
+_NO_WINDOW: Final = (0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_))
+
+
+class _BatchFold:
+    """Folds many deltas at once, in compiled loops, to the same counters, states and verdicts as one by one.
+
+    The reader checks the deltas and writes down what they add; the tables give each the row of its stream; one loop
+    then de-duplicates, counts contributions and adds. It stops before a delta that it cannot fold: one that is not
+    usual, of another window, or without room for the slot of its id.
+
+    Args:
+        contributions: None if the plan asks for none.
+        is_foreign: Whether a client belongs to another partition.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        reader: DeltaReader,
+        streams: StreamTable,
+        contributions: ContributionTable | None,
+        window: Callable[[int], OpenWindow],
+        is_foreign: Callable[[str], bool],
+    ) -> None:
+        from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
+
+        self._loops = loops
+        self._reader = reader
+        self._streams = streams
+        self._contributions = contributions
+        self._window = window
+        self._is_foreign = is_foreign
+        bound = plan.privacy.records_per_client
+        self._bound = -1 if bound is None else bound
+        self._count_scale = plan.privacy.mechanism.count_scale
+        self._open: int | None = None  # the window of the last delta that was added
+
+    def apply(
+        self,
+        positions: Sequence[int],
+        entries: Sequence[DeltaEntry],
+        closed_through: int,
+        one: Callable[[DeltaEntry, int], Verdict],
+    ) -> VerdictColumns:
+        """Folds entries with the verdicts that ``one`` would give each: it folds the delta at one position."""
+        deltas = [entry.delta for entry in entries]
+        clients = [entry.client_id for entry in entries]
+        batch, signs = self._reader.batch(deltas), digests(deltas)
+        codes = np.zeros(len(entries), np.uint8)
+        others: dict[int, Verdict] = {}
+        at = 0
+        while at < len(entries):
+            end, lessons = self._reader.read(batch, at), self._reader.lessons
+            rows = self._rows(batch, clients, at, end)
+            while at < end and lessons == self._reader.lessons:
+                at, why = self._loop(at, end, batch, signs, rows, closed_through, codes)
+                if why == self._loops.UNUSUAL:
+                    others[at] = one(entries[at], positions[at])
+                    at += 1
+                elif why == self._loops.OTHER_WINDOW:
+                    self._open = int(batch.headers[at, 1])
+                elif why == self._loops.NO_ROOM:
+                    self._streams.make_room(_ROOM)
+        return VerdictColumns(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
+
+    def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
+        """The table rows of the deltas ``first`` to before ``last``: streams, and contributions; zeroes before."""
+        count = last - first
+        owners = clients[first:last]
+        rows = np.zeros(last, np.int64)
+        keys = zip(owners, batch.streams[first:last].tolist(), strict=True)
+        rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
+        if self._contributions is None:
+            return rows, _NO_ROWS
+        contribution_rows = np.zeros(last, np.int64)
+        windows = zip(batch.headers[first:last, 1].tolist(), owners, strict=True)
+        contribution_rows[first:] = self._contributions.rows_of(windows, count)
+        return rows, contribution_rows
+
+    def _loop(
+        self,
+        first: int,
+        last: int,
+        batch: Batch,
+        signs: Int64,
+        rows: tuple[Int64, Int64],
+        closed_through: int,
+        codes: npt.NDArray[np.uint8],
+    ) -> tuple[int, int]:
+        """Runs the compiled loop over the deltas ``first`` to before ``last``, until one is not usual.
+
+        The arrays of the tables are taken anew for each run: a table replaces its arrays by larger ones when it grows.
+
+        Returns:
+            The first delta that was not folded, and the loop's code for why.
+        """
+        streams, contributions = self._streams, self._contributions
+        is_counted, records = (0, _NO_CONTRIBUTIONS) if contributions is None else (1, contributions.records)
+        window = _NO_WINDOW
+        if self._open is not None and self._open > closed_through:
+            of = self._window(self._open)
+            window = (1, self._open, of.counters.reshape(-1), of.counts, of.touched)
+        stopped: tuple[int, int] = self._loops.fold(
+            first,
+            last,
+            (batch.states, batch.headers, batch.spans, batch.ready, signs),
+            (rows[0], streams.heads, streams.slots, streams.used),
+            (rows[1], records),
+            (closed_through, is_counted, self._bound, self._count_scale),
+            window,
+            codes,
+        )
+        return stopped
+
+
 class Fold:
     """One partition's fold.
 
@@ -180,10 +253,10 @@ class Fold:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
-        self._kind, self._is_anonymous = kind_counted(plan), takes_reports(plan)
-        self._is_silo = is_silo(plan)
+        self._kind, self._is_anonymous = kind_counted(plan), plan.privacy.reports is not None
+        self._is_silo = plan.privacy.is_silo
         self._shuffle_min = plan.privacy.shuffle_min
-        self._tallies = self._bound is not None or plan.window.min_clients > 0
+        self._counts_contributions = self._bound is not None or plan.window.min_clients > 0
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
@@ -191,16 +264,16 @@ class Fold:
         self._window = self._windows.of
         self._seals: list[int] = []  # until the checkpoint that stores them
         self._streams = StreamTable(state.streams)
-        self._contributions = TallyTable(state.contributions)
+        self._contributions = ContributionTable(state.contributions)
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
         self._reader = reader_of(plan)
         # No attribute may hold a method of this fold: in a cycle, a fold that was given up would not be freed at once.
-        self._batches: BatchFold | None = None
+        self._batches: _BatchFold | None = None
         if self._reader is not None:
-            tallies = self._contributions if self._tallies else None
+            contributions = self._contributions if self._counts_contributions else None
             is_foreign = partial(_is_foreign, partition, partitions)
-            self._batches = BatchFold(plan, self._reader, self._streams, tallies, self._window, is_foreign)
+            self._batches = _BatchFold(plan, self._reader, self._streams, contributions, self._window, is_foreign)
 
     def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
         """Folds the entries from :attr:`position` to before ``end``, which becomes it.
@@ -219,8 +292,8 @@ class Fold:
         else:
             verdicts = Verdicts([part for kind, run in groupby(entries, _kind) for part in self._run(kind, run)])
         self.position = end
-        self._streams.settle()
-        self._contributions.settle()
+        self._streams.free_unused_rows()
+        self._contributions.free_unused_rows()
         if self._retained is not None:
             self._retained += verdicts
         return verdicts
@@ -266,7 +339,7 @@ class Fold:
         return self._stored[1:] != (self.closed_through, self.forgotten_through)
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
-        """See :func:`aggregator.fold.fold.recall`."""
+        """See :func:`aggregator.fold.deduplication.recall`."""
         mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
         key = client_id, id.stream
         stream = None if self._streams.is_above(key, id.sequence) else self._streams.get(key)
@@ -276,12 +349,12 @@ class Fold:
         return self._streams.uses()
 
     def contributed(self, client_id: str, window: int) -> int:
-        """Records of a client that are counted in a window: they grow until it is forgotten. 0 without a tally."""
+        """Records of a client that are counted in a window: they grow until it is forgotten. 0 if none are counted."""
         return self._contributions.get(window, client_id)
 
     def _run(
         self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
-    ) -> Iterator[ManyVerdicts | Verdict]:
+    ) -> Iterator[VerdictColumns | Verdict]:
         """Folds consecutive entries of one kind."""
         if kind is DeltaEntry and self._batches is not None:
             positions, deltas = zip(*entries, strict=True)
@@ -379,7 +452,7 @@ class Fold:
         counted = self._contributions.get(window, entry.client_id)
         if self._bound is not None and counted + delta.records > self._bound:
             return Reason.TOO_MANY_RECORDS
-        if self._tallies:
+        if self._counts_contributions:
             self._contributions.add(window, entry.client_id, delta.records)
         self._window(window).add(delta, self._count_scale)
         return None

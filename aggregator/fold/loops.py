@@ -1,7 +1,7 @@
 """The compiled loop of a fold: what :class:`aggregator.fold.fold.Fold` does with a delta, for many that are read.
 
 Anything that is not usual stops it before that delta has changed anything, and the fold takes it one by one.
-:mod:`aggregator.fold.batch` alone calls it. Rows of streams and tallies, entries of ``ready`` and slots are inside
+:mod:`aggregator.fold.fold` alone calls it. Rows of streams and contributions, entries of ``ready`` and slots are inside
 their arrays by construction: tables gave them out, the reader checked them, and room for a slot is asked for.
 """
 
@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.fold.state import BLOCK
-from aggregator.fold.streams import (
+from aggregator.fold.deduplication import (
     CHANGED,
     CODE,
     COUNT,
@@ -25,6 +24,7 @@ from aggregator.fold.streams import (
     START,
     WINDOW,
 )
+from aggregator.fold.state import BLOCK
 from hushsum.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
@@ -48,7 +48,7 @@ ID_OF_ANOTHER_WINDOW: Final = 4
 TOO_MANY_RECORDS: Final = 5
 _NEW: Final = 6
 
-_CODE_REFUSED: Final = 1  # as aggregator.fold.streams has it for TOO_MANY_RECORDS
+_CODE_REFUSED: Final = 1  # as aggregator.fold.deduplication has it for TOO_MANY_RECORDS
 
 
 @inlined
@@ -58,7 +58,7 @@ def _wipe(slots: Int64, at: int) -> None:
 
 @inlined
 def _observe(heads: Int64, row: int, slots: Int64, sequence: int, digest: int, window: int) -> int:
-    """See :meth:`aggregator.fold.streams.StreamState.observe`."""
+    """See :meth:`aggregator.fold.deduplication.StreamState.observe`."""
     highest, place = heads[row, HIGHEST], sequence & (REACH - 1)
     if sequence <= highest - REACH:
         return DUPLICATE
@@ -110,7 +110,7 @@ def _advance(heads: Int64, row: int, slots: Int64, sequence: int) -> None:
 
 @inlined
 def _record(heads: Int64, row: int, slots: Int64, sequence: int, digest: int, window: int, code: int) -> None:
-    """See :meth:`aggregator.fold.streams.StreamState.record`; there is room."""
+    """See :meth:`aggregator.fold.deduplication.StreamState.record`; there is room."""
     _advance(heads, row, slots, sequence)
     place = sequence & (REACH - 1)
     at = heads[row, START] + place
@@ -145,12 +145,12 @@ def _add(ready: Int32, at: Number, end: Number, scale: Number, counters: Int64, 
 
 
 @inlined
-def _allows(tally: Int64, row: int, bound: int, records: int) -> bool:
+def _allows(contributions: Int64, row: int, bound: int, records: int) -> bool:
     """Charges a client's records of a window, where its bound leaves room; see :meth:`Fold._count_delta`."""
-    before = max(tally[row, 0], 0)
+    before = max(contributions[row, 0], 0)
     fits = bound < 0 or before + records <= bound
     if fits:
-        tally[row, 0], tally[row, 1] = before + records, 1
+        contributions[row, 0], contributions[row, 1] = before + records, 1
     return fits
 
 
@@ -160,7 +160,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
     last: int,
     read: tuple[Bytes, Int64, Int64, Int32, Int64],
     streams: tuple[Int64, Int64, Int64, Int64],
-    tallies: tuple[Int64, Int64],
+    contributions: tuple[Int64, Int64],
     rules: tuple[int, int, int, int],
     window: tuple[int, int, Int64, Int64, Bools],
     outcomes: Bytes,
@@ -172,17 +172,17 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
         last: One.
         read: Of all: states, headers, spans, ready (see :class:`hushsum.delta_decoder.Batch`), digests.
         streams: Rows (n,) of the deltas, and heads, slots and used of
-            :class:`aggregator.fold.streams.StreamTable`.
-        tallies: Rows (n,), and (records or −1, whether changed) by row; neither is read where there are no tallies.
-        rules: Windows up to which are closed; whether there are tallies; the bound or −1; what a record
+            :class:`aggregator.fold.deduplication.StreamTable`.
+        contributions: Rows (n,), and (records or −1, whether changed) by row; neither is read if they are not counted.
+        rules: Windows up to which are closed; whether contributions are counted; the bound or −1; what a record
             adds to the count counter.
         window: Whether there is one, which, its counters, flat, its count counters, and the blocks it touched.
         outcomes: (n,) to be written.
     """
     states, headers, spans, ready, digests = read
     rows, heads, slots, used = streams
-    tally_rows, tally = tallies
-    closed, tallied, bound, scale = rules
+    contribution_rows, records = contributions
+    closed, counted, bound, scale = rules
     is_open, current, counters, counts, touched = window
     for i in range(first, last):
         row, sequence, of = rows[i], headers[i, 0], headers[i, 1]
@@ -198,7 +198,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
             return i, OTHER_WINDOW
         if not _has_room(heads, row, slots, used, sequence):
             return i, NO_ROOM
-        fits = not tallied or _allows(tally, tally_rows[i], bound, spans[i, 2])
+        fits = not counted or _allows(records, contribution_rows[i], bound, spans[i, 2])
         if fits:
             _add(ready, spans[i, 0], spans[i, 1], scale, counters, counts, touched)
         _record(heads, row, slots, sequence, digests[i], of, 0 if fits else _CODE_REFUSED)

@@ -1,145 +1,15 @@
-"""The state of a fold, its changes and its verdicts: the values that go into the store and come out of it."""
+"""The state of a fold: as the store keeps it, its changes between two checkpoints, and the tables that it counts in."""
 
-import enum
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final, NamedTuple, overload
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.delta import Delta, DeltaId, apply
-from hushsum.errors import Reason
+from aggregator.fold.verdicts import Verdict
+from hushsum.delta import Delta, apply
 from hushsum.local.report_batch import ReportBatch
-
-
-class VerdictKind(enum.StrEnum):
-    """The fold's verdict on an entry; stored and counted under these names."""
-
-    COUNTED = "counted"
-    DUPLICATE = "duplicate"
-    LATE = "late"
-    REFUSED = "refused"
-
-
-class Verdict(NamedTuple):
-    """The verdict on one delta, cohort sum or batch of reports, or on bytes in the log that are none.
-
-    Attributes:
-        reason: For REFUSED alone.
-        id: None where it could not be read.
-        client_id: None where the entry could not be read, and of a cohort sum or reports, which belong to no client.
-        window: None where it could not be read.
-        position: Of the entry, in its partition.
-    """
-
-    kind: VerdictKind
-    reason: Reason | None
-    id: DeltaId | None
-    client_id: str | None
-    window: int | None
-    position: int
-
-
-#: What a code of a :class:`ManyVerdicts` says.
-Outcome = tuple[VerdictKind, Reason | None]
-OUTCOMES: Final[tuple[Outcome, ...]] = (
-    (VerdictKind.COUNTED, None),
-    (VerdictKind.DUPLICATE, None),
-    (VerdictKind.LATE, None),
-    (VerdictKind.REFUSED, Reason.ID_REUSED),
-    (VerdictKind.REFUSED, Reason.ID_OF_ANOTHER_WINDOW),
-    (VerdictKind.REFUSED, Reason.TOO_MANY_RECORDS),
-)
-
-
-class ManyVerdicts(NamedTuple):
-    """Verdicts of deltas that were folded together, in columns; they become values when they are read.
-
-    Attributes:
-        codes: Indices into :data:`OUTCOMES`, a byte each.
-        headers: (n, 2): sequence numbers and windows.
-        others: By place, those that were folded one by one.
-    """
-
-    codes: bytes
-    positions: Sequence[int]
-    clients: Sequence[str]
-    streams: npt.NDArray[np.uint64]
-    headers: npt.NDArray[np.int64]
-    others: Mapping[int, Verdict]
-
-    def values(self) -> Iterator[Verdict]:
-        ids, headers = self.streams.tolist(), self.headers.tolist()
-        columns = zip(self.codes, self.positions, self.clients, ids, headers, strict=True)
-        for place, (code, position, client_id, stream, (sequence, window)) in enumerate(columns):
-            other = self.others.get(place)
-            if other is None:
-                kind, reason = OUTCOMES[code]
-                other = Verdict(kind, reason, DeltaId(stream, sequence), client_id, window, position)
-            yield other
-
-
-class Verdicts(Sequence[Verdict]):
-    """Verdicts on some entries, in their order: counting them is cheap, and reading one is not."""
-
-    def __init__(self, parts: Sequence[ManyVerdicts | Verdict]) -> None:
-        self._parts = parts
-        self._values: list[Verdict] | None = None
-
-    def kinds(self) -> Counter[VerdictKind]:
-        """How many of each kind."""
-        found: Counter[VerdictKind] = Counter()
-        for part in self._parts:
-            if isinstance(part, Verdict):
-                found[part.kind] += 1
-                continue
-            for code, (kind, _) in enumerate(OUTCOMES):
-                found[kind] += part.codes.count(code)
-            for other, code in ((other, part.codes[place]) for place, other in part.others.items()):
-                found[OUTCOMES[code][0]] -= 1
-                found[other.kind] += 1
-        return +found
-
-    def __len__(self) -> int:
-        return sum(1 if isinstance(part, Verdict) else len(part.codes) for part in self._parts)
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self._all())
-
-    @overload
-    def __getitem__(self, index: int) -> Verdict: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Verdict]: ...
-    def __getitem__(self, index: int | slice) -> Verdict | Sequence[Verdict]:
-        return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # as of a list
-
-    def __repr__(self) -> str:
-        return f"Verdicts({self._all()!r})"
-
-    def _all(self) -> list[Verdict]:
-        if self._values is None:
-            parts = ((part,) if isinstance(part, Verdict) else part.values() for part in self._parts)
-            self._values = list(chain.from_iterable(parts))
-        return self._values
-
-
-class RememberedKind(enum.StrEnum):
-    """What the fold remembers of a delta whose window it has closed."""
-
-    COUNTED = "counted"
-    REFUSED = "refused"
-    LATE = "late"
-    OUT_OF_REACH = "out_of_reach"  # an id so old that it was answered before; whatever its bytes, it never counts again
-    UNKNOWN = "unknown"  # that knowledge is forgotten: it may have been counted
-
 
 Counters = npt.NDArray[np.int64]
 BLOCK: Final = 4096  # counters in a block: what a checkpoint writes or leaves alone as one
@@ -217,18 +87,23 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What changed since the last checkpoint: stored in one transaction, it makes the stored state the fold's.
+    """The changes of a fold since its last checkpoint.
+
+    The store applies all of them in one transaction. Then its state equals the fold's, and a fold that is loaded from
+    it goes on at ``position``.
 
     Attributes:
-        position: As in :class:`FoldState`.
-        closed_through: As in :class:`FoldState`. The blocks of a window up to here will never change again.
-        forgotten_through: As in :class:`FoldState`: stream states whose last window is not above it, and contributions
-            to windows not above it, are deleted.
-        blocks: Those that were touched.
-        counts: Count counters of the touched windows, (classes,).
-        streams: Those that changed, packed, with the last window that each touched.
-        verdicts: One for each delta, where they are retained.
-        seals: Windows that a seal of their own has closed: they were open, whatever a restored store knows of them.
+        position: The position of the next entry to fold.
+        closed_through: Every window up to this one is closed: its counters will never change again.
+        forgotten_through: Every window up to this one is forgotten. The store deletes the contributions to these
+            windows, and the streams whose last window is one of them.
+        blocks: Copies of the changed blocks of counters, with their new values.
+        counts: The new count counters of each window with a changed block, (classes,).
+        streams: The changed streams: the last window of each, and its packed state.
+        contributions: The changed numbers of records, by window and client (see :class:`FoldState`).
+        verdicts: One verdict for each delta, where the service retains them; else none.
+        seals: The windows that were closed by a seal of their own, and not by a later window's. Such a window was open
+            even if a store that was restored from a backup does not know it.
     """
 
     position: int
@@ -322,3 +197,107 @@ class OpenWindows:
         blocks = tuple(block for window, of in touched.items() for block in of.take_blocks(window))
         self._closed.clear()
         return counts, blocks
+
+
+Int64 = npt.NDArray[np.int64]
+Key = TypeVar("Key", bound=Hashable)
+
+
+class RowNumbers(dict[Key, int]):
+    """Row numbers by key: a key without a row gets one when it is looked up, and is listed in :attr:`fresh`.
+
+    Attributes:
+        keys_of: The key of each row; None of a row that is free.
+        fresh: Keys that got their row since :meth:`free_unused`.
+    """
+
+    def __init__(self, keys: Iterable[Key | None] = ()) -> None:
+        self.keys_of: list[Key | None] = list(keys)
+        super().__init__((key, row) for row, key in enumerate(self.keys_of) if key is not None)
+        self.fresh: list[Key] = []
+        self._free: list[int] = []
+
+    def __missing__(self, key: Key) -> int:
+        if self._free:
+            row = self._free.pop()
+            self.keys_of[row] = key
+        else:
+            row = len(self.keys_of)
+            self.keys_of.append(key)
+        self[key] = row
+        self.fresh.append(key)
+        return row
+
+    def free_unused(self, is_used: Callable[[int], bool]) -> None:
+        """Takes back the rows of fresh keys that were not used."""
+        for key in self.fresh:
+            row = self[key]
+            if not is_used(row):
+                del self[key]
+                self.keys_of[row] = None
+                self._free.append(row)
+        self.fresh.clear()
+
+
+def grown(array: Int64, rows: int, empty: Int64) -> Int64:
+    """The array (n, k) itself, or one with room for at least ``rows`` rows, the new ones ``empty`` (k,)."""
+    if rows <= len(array):
+        return array
+    larger = np.empty((max(rows, 2 * len(array), 16), len(empty)), np.int64)
+    larger[: len(array)] = array
+    larger[len(array) :] = empty
+    return larger
+
+
+_NOT_CONTRIBUTED: Final = np.array([-1, 0], np.int64)
+
+
+class ContributionTable:
+    """The number of records of each client in each window, where the plan bounds it or asks for a number of clients.
+
+    Attributes:
+        records: (rows or more, 2): the number of records, or −1 for a client without any in the window; and 1 if that
+            has changed since the last checkpoint, else 0.
+    """
+
+    def __init__(self, contributions: Mapping[Contribution, int]) -> None:
+        self._rows: RowNumbers[tuple[int, str]] = RowNumbers((key.window, key.client_id) for key in contributions)
+        self.records: Int64 = grown(np.empty((0, 2), np.int64), len(contributions), _NOT_CONTRIBUTED)
+        self.records[: len(contributions), 0] = list(contributions.values())
+
+    def get(self, window: int, client_id: str) -> int:
+        """Records of a client in a window; 0 where it is not in it."""
+        row = self._rows.get((window, client_id))
+        return 0 if row is None else max(int(self.records[row, 0]), 0)
+
+    def add(self, window: int, client_id: str, records: int) -> None:
+        """Counts a client in a window, with so many records more."""
+        row = self.rows_of([(window, client_id)], 1)[0]
+        self.records[row] = max(int(self.records[row, 0]), 0) + records, 1
+
+    def rows_of(self, keys: Iterable[tuple[int, str]], count: int) -> Int64:
+        """Row numbers in :attr:`records`, for the compiled loop, of ``count`` (window, client id) pairs.
+
+        A pair without a row gets one. If nothing is counted in it, :meth:`free_unused_rows` takes it back.
+        """
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
+        self.records = grown(self.records, len(self._rows.keys_of), _NOT_CONTRIBUTED)
+        return rows
+
+    def free_unused_rows(self) -> None:
+        self._rows.free_unused(lambda row: bool(self.records[row, 0] >= 0))
+
+    def take_changed(self) -> dict[Contribution, int]:
+        changed = np.flatnonzero(self.records[: len(self._rows.keys_of), 1])
+        self.records[changed, 1] = 0
+        found = {}
+        for row, records in zip(changed.tolist(), self.records[changed, 0].tolist(), strict=True):
+            key = self._rows.keys_of[row]
+            assert key is not None, "a contribution that is forgotten has not changed"
+            found[Contribution(*key)] = records
+        return found
+
+    def forget(self, window: int) -> None:
+        kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
+        self._rows = RowNumbers(self._rows.keys_of[row] for row in kept)
+        self.records = grown(self.records[kept], len(kept), _NOT_CONTRIBUTED)

@@ -26,7 +26,7 @@ from aggregator.errors import (
     share_taken,
     unavailable,
 )
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.ingest.budget import CollectionBudget
 from aggregator.ingest.group_commit import CommitResult, GroupCommitter
 from aggregator.ingest.inflight import (

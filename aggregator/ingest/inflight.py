@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from aggregator import errors
 from aggregator.errors import FAILED, NOT_YET, AggregatorError, RefusedError, refused, unavailable, used_before
 from aggregator.fold.fold import NOBODY
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.interfaces import SETTLE_S, FoldReader
 from aggregator.logs import FailureLog, journal
 from aggregator.rate_limits import QuotaReservation, RateCharge

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from aggregator.errors import RefusedError, of_fold, wrong_plan
 from aggregator.fold.fold import NOBODY
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.interfaces import FoldPeek
 from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, reserve_anonymous

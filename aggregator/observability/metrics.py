@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
 
-from aggregator.fold.state import Verdict, Verdicts
+from aggregator.fold.verdicts import Verdict, Verdicts
 from aggregator.logs import journal
 from aggregator.model import StoredOutcome
 from aggregator.runtime import Runtime, within

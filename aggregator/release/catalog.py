@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from aggregator.errors import AggregatorError
-from aggregator.fold.fold import takes_reports
 from aggregator.model import Outcome, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
@@ -53,7 +52,7 @@ class ReleaseCatalog:
         if outcome is None:
             raise NotFoundError(f"no published release of kind {kind!r} and window {window}")
         if outcome.withheld:
-            few = "reports" if takes_reports(self.plan) else "clients"
+            few = "reports" if self.plan.privacy.reports is not None else "clients"
             raise NotFoundError(f"window {window} is withheld, for ever: too few {few}; there is nothing to fetch")
         return outcome.data
 

@@ -30,7 +30,6 @@ from aggregator.errors import (
     StoreUnavailableError,
     WindowOrderError,
 )
-from aggregator.fold.fold import takes_reports
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import reconcile
@@ -404,7 +403,7 @@ def compute_outcome(sealed: SealedWindow, window: int, entropy: Entropy) -> tupl
         )
         return release.to_bytes(), False
     if sketch.plan.privacy.mode == LOCAL:
-        clients = None if takes_reports(sketch.plan) else sealed.clients
+        clients = sealed.clients if sketch.plan.privacy.reports is None else None
         local = decide_local(sketch.plan, sketch.counters, sketch.counts, window=window, submissions=clients)
         return local.to_bytes(), isinstance(local, Withheld)
     outcome = decide(sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)

@@ -11,7 +11,7 @@ from typing import Final
 
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import NOBODY
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.ingest.group_commit import CommitResult, GroupCommitter
 from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.window_tracker import WindowTracker

@@ -3,18 +3,8 @@
 import numpy as np
 
 from aggregator.errors import FencedError, StaleCheckpointError, StoreError
-from aggregator.fold.state import (
-    BLOCK,
-    Checkpoint,
-    Contribution,
-    Counters,
-    FoldMark,
-    FoldState,
-    StreamKey,
-    Verdict,
-    VerdictKind,
-    WindowSum,
-)
+from aggregator.fold.state import BLOCK, Checkpoint, Contribution, Counters, FoldMark, FoldState, StreamKey, WindowSum
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.model import ClaimedFold, SealedWindow, StreamMemory
 from aggregator.store.schema import pack, unpack
 from aggregator.store.transaction import NEXT_FENCE, Row, Transaction

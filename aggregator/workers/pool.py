@@ -11,7 +11,8 @@ from itertools import chain
 
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import RememberedKind, StreamUse
+from aggregator.fold.state import StreamUse
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.interfaces import NO_TRACES, FoldPeek, Log, Membership, Observer, Tracer
 from aggregator.logs import FailureLog, journal
 from aggregator.observability.tracing import of_checkpoints

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from aggregator.errors import AggregatorError, FoldsBehindError
-from aggregator.fold.fold import recall
-from aggregator.fold.state import FoldMark, RememberedKind, StreamUse
-from aggregator.fold.streams import StreamState
+from aggregator.fold.deduplication import StreamState, recall
+from aggregator.fold.state import FoldMark, StreamUse
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.interfaces import FoldPeek, Observer
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, within
 from aggregator.store.store import Store

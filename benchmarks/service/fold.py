@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from aggregator.fold.fold import Fold, warm_up
-from aggregator.fold.state import FoldState, VerdictKind
+from aggregator.fold.state import FoldState
+from aggregator.fold.verdicts import VerdictKind
 from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from hushsum.compiled import VARIABLE, compiled

@@ -20,7 +20,7 @@ import numpy as np
 
 import hushsum as hs
 from aggregator.errors import StoreError
-from aggregator.fold.state import Verdict
+from aggregator.fold.verdicts import Verdict
 from aggregator.interfaces import Log, Receipts
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome

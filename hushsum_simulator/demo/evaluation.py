@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum import plots, query
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan

@@ -23,7 +23,7 @@ import grpc.aio
 
 from aggregator import offline
 from aggregator.errors import AggregatorError
-from aggregator.fold.state import Verdict
+from aggregator.fold.verdicts import Verdict
 from aggregator.shuffler.pool import KIND
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError, PlanError

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum import query
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator import offline
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.runtime import SystemRuntime
 from aggregator.store import checkpoints
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from aggregator.fold.state import VerdictKind
+from aggregator.fold.verdicts import VerdictKind
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry
 from aggregator.offline import read_verdicts

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import NOTHING_CLOSED, FoldState, VerdictKind
+from aggregator.fold.state import NOTHING_CLOSED, FoldState
+from aggregator.fold.verdicts import VerdictKind
 from hushsum.delta import read_header
 from hushsum.errors import Reason
 from hushsum.plan import Plan

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 import hushsum_proto
 from aggregator.api.collection import LargeDeltas
 from aggregator.errors import LogError, ReceiptsError, RefusedError, StoreError
-from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
+from aggregator.fold.deduplication import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.log.entries import PlainMessages, SignedMessages
 from aggregator.release.receipts import Receipt, ReceiptsHeader, read_line
 from aggregator.store.schema import pack, unpack
@@ -356,7 +356,7 @@ TARGETS: Final = (
     ),
     Target(
         "stream-state",
-        ("aggregator.fold.streams.StreamState.from_bytes", "aggregator.fold.streams.StreamState.head_of"),
+        ("aggregator.fold.deduplication.StreamState.from_bytes", "aggregator.fold.deduplication.StreamState.head_of"),
         _streams,
         1,
     ),

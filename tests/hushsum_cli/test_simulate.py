@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from hushsum_simulator import RunSettings, Summary

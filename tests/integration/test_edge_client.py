@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from typing_extensions import override
 
-from aggregator.fold.state import VerdictKind
+from aggregator.fold.verdicts import VerdictKind
 from aggregator.offline import read_sealed, read_verdicts
 from edge_client import Config, EdgeClient, FlushTimeoutError, Policy, RefusedError, SystemRuntime
 from hushsum import Plan, Sketch

@@ -15,7 +15,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.fold.state import VerdictKind
+from aggregator.fold.verdicts import VerdictKind
 from aggregator.offline import read_sealed, read_verdicts
 from aggregator.runtime import SystemRuntime
 from hushsum import Plan, Sketch

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from aggregator.fold.fold import NOBODY
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.log.entries import SignedMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from aggregator.fold.state import Verdict
+from aggregator.fold.verdicts import Verdict
 from aggregator.model import StoredOutcome
 from tests.simulation.books import Books
 

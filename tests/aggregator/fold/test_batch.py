@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from aggregator.fold.deduplication import StreamTable
 from aggregator.fold.fold import Fold, warm_up
-from aggregator.fold.state import OUTCOMES, Checkpoint, FoldState, Verdict, VerdictKind, Verdicts
-from aggregator.fold.streams import StreamTable
+from aggregator.fold.state import Checkpoint, FoldState
+from aggregator.fold.verdicts import OUTCOMES, Verdict, VerdictKind, Verdicts
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments
@@ -203,7 +204,7 @@ def test_what_a_fold_remembers_grows_with_live_streams_and_not_with_deltas(monke
 
 def test_a_table_of_streams_uses_room_again(seed: int) -> None:
     drawn, table = random.Random(seed), StreamTable({})  # a story
-    from aggregator.fold.streams import StreamState
+    from aggregator.fold.deduplication import StreamState
 
     for turn in range(50):
         for _ in range(20):
@@ -212,7 +213,7 @@ def test_a_table_of_streams_uses_room_again(seed: int) -> None:
             state.record(state.highest + drawn.choice([1, 2, 70]), bytes(8), turn)
             table.put(key, state)
             assert table.get(key).to_bytes() == state.to_bytes()  # type: ignore[union-attr]  # it has just been put
-        table.settle()
+        table.free_unused_rows()
         before = {key: table.get(key) for key in table.take_changed()}
         table.forget(turn - 3)
         for key, kept in before.items():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import BLOCK, FoldState, RememberedKind, Verdict, VerdictKind
+from aggregator.fold.state import BLOCK, FoldState
+from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum.plan import Plan

@@ -6,7 +6,8 @@ import pytest
 
 from aggregator.errors import StaleCheckpointError
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import Checkpoint, FoldState, VerdictKind
+from aggregator.fold.state import Checkpoint, FoldState
+from aggregator.fold.verdicts import VerdictKind
 from hushsum.errors import Reason
 from hushsum.plan import Plan
 from tests.aggregator.deltas import COUNTERS, tally_plan

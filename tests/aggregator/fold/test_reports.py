@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import BLOCK, FoldState, RememberedKind, StreamKey, Verdict, VerdictKind
+from aggregator.fold.state import BLOCK, FoldState, StreamKey
+from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header
 from hushsum.errors import Reason
 from hushsum.local.report_batch import unpack

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import Contribution, FoldState, RememberedKind, Verdict, VerdictKind
+from aggregator.fold.state import Contribution, FoldState
+from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header, renumbered
 from hushsum.delta_decoder import reader_of
 from hushsum.errors import Reason

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.fold import Fold, contributor_of
-from aggregator.fold.state import BLOCK, Contribution, FoldState, RememberedKind, Verdict, VerdictKind
+from aggregator.fold.state import BLOCK, Contribution, FoldState
+from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictKind
 from hushsum.delta import Delta, DeltaId, Run, digest
 from hushsum.errors import Reason
 from hushsum.families import Increments

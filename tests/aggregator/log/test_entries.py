@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.errors import LogError, UnauthenticatedError
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit
 from aggregator.model import Peer, PositionedEntry, Scope
 from hushsum.errors import Reason

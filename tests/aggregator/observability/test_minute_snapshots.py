@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.observability.health import ProcessTelemetry
 from aggregator.observability.metrics import Metrics, until_step_s
 from hushsum.plan import Plan

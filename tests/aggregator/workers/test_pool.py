@@ -12,7 +12,7 @@ import pytest
 
 from aggregator.errors import LogGapError, LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.logs import write_journal
 from aggregator.model import NewEntry
 from hushsum.delta import DeltaId, digest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aggregator.errors import FencedError, FoldsBehindError, StoreError
-from aggregator.fold.state import RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.model import StreamMemory
 from aggregator.workers.remote import RemoteFolds
 from hushsum.delta import DeltaId, digest

@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.errors import LogError, LogGapError, PartitionStoppedError, StoreError
 from aggregator.fold.fold import Fold
-from aggregator.fold.state import RememberedKind, VerdictKind
+from aggregator.fold.verdicts import RememberedKind, VerdictKind
 from aggregator.model import NewEntry
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings

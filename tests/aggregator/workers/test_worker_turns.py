@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from aggregator.fold.state import Verdict
+from aggregator.fold.verdicts import Verdict
 from aggregator.model import EntryBatch, NewEntry
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings

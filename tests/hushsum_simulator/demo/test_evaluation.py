@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import hushsum as hs
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum import Release
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy

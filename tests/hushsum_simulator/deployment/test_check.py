@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hushsum
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from edge_client import Stats
 from hushsum.delta import DeltaId
 from hushsum.releases import Release

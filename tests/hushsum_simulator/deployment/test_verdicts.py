@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from edge_client import Stats
 from hushsum.delta import DeltaId
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal

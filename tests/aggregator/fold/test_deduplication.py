@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.errors import StoreError
-from aggregator.fold.streams import REACH, STREAM_FORMAT, Observation, StreamState
+from aggregator.fold.deduplication import REACH, STREAM_FORMAT, Observation, StreamState
 from hushsum.errors import Reason
 
 A, B = b"aaaaaaaa", b"bbbbbbbb"

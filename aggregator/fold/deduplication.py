@@ -1,4 +1,4 @@
-"""The state of each stream, in arrays: which of its ids were used, for which bytes and which window (WIRE: ids).
+"""De-duplication: which ids of each stream were used, for which bytes and which window (WIRE: ids).
 
 A client never sends a sequence number 64 or more above its lowest unanswered one. So an id 64 or more below the highest
 was answered before, and only the last 64 need remembering: one bit, 8 bytes of digest, the window and the verdict each.
@@ -9,14 +9,14 @@ the streams that live, and not with deltas.
 
 import enum
 import struct
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from aggregator.errors import StoreError
-from aggregator.fold.state import Contribution, StreamKey, StreamUse
+from aggregator.fold.state import FoldMark, Int64, RowNumbers, StreamKey, StreamUse, grown
+from aggregator.fold.verdicts import RememberedKind
 from hushsum.errors import Reason
 
 REACH: Final = 64
@@ -155,54 +155,39 @@ class StreamState:
         self.highest = max(self.highest, sequence)
 
 
-Int64 = npt.NDArray[np.int64]
-Key = TypeVar("Key", bound=Hashable)
+#: What an id that was bound to something else is refused with.
+REFUSALS: Final = {
+    Observation.ID_REUSED: Reason.ID_REUSED,
+    Observation.ID_OF_ANOTHER_WINDOW: Reason.ID_OF_ANOTHER_WINDOW,
+}
 
 
-class RowNumbers(dict[Key, int]):
-    """Row numbers by key: a key without a row gets one when it is looked up, and is listed in :attr:`fresh`.
+def recall(
+    stream: StreamState | None, mark: FoldMark, sequence: int, digest: bytes, window: int
+) -> tuple[RememberedKind, Reason | None]:
+    """The verdict on a delta that the fold has passed, and whose window is no longer open.
 
-    Attributes:
-        keys_of: The key of each row; None of a row that is free.
-        fresh: Keys that got their row since :meth:`settle`.
+    *late* is returned only while an id that had been counted would still be known: it promises that the records were
+    not counted and never will be. Where the fold cannot know, it returns *unknown*.
+
+    Args:
+        stream: The state of the delta's stream; None where there is none.
+        mark: How far the fold had come at the moment of that state.
+        sequence: The delta's number in its stream.
+        digest: 8 bytes.
+        window: The delta's.
     """
-
-    def __init__(self, keys: Iterable[Key | None] = ()) -> None:
-        self.keys_of: list[Key | None] = list(keys)
-        super().__init__((key, row) for row, key in enumerate(self.keys_of) if key is not None)
-        self.fresh: list[Key] = []
-        self._free: list[int] = []
-
-    def __missing__(self, key: Key) -> int:
-        if self._free:
-            row = self._free.pop()
-            self.keys_of[row] = key
-        else:
-            row = len(self.keys_of)
-            self.keys_of.append(key)
-        self[key] = row
-        self.fresh.append(key)
-        return row
-
-    def settle(self, is_used: Callable[[int], bool]) -> None:
-        """Takes the rows of fresh keys back that nothing came to use."""
-        for key in self.fresh:
-            row = self[key]
-            if not is_used(row):
-                del self[key]
-                self.keys_of[row] = None
-                self._free.append(row)
-        self.fresh.clear()
-
-
-def grown(array: Int64, rows: int, empty: Int64) -> Int64:
-    """The array (n, k) itself, or one with room for at least ``rows`` rows, the new ones ``empty`` (k,)."""
-    if rows <= len(array):
-        return array
-    larger = np.empty((max(rows, 2 * len(array), 16), len(empty)), np.int64)
-    larger[: len(array)] = array
-    larger[len(array) :] = empty
-    return larger
+    if stream is not None:
+        found = stream.observe(sequence, digest, window)
+        if found in REFUSALS:
+            return RememberedKind.REFUSED, REFUSALS[found]
+        use = stream.use_of(sequence)
+        if use is not None:
+            return (RememberedKind.REFUSED, use.reason) if use.reason else (RememberedKind.COUNTED, None)
+        if found is Observation.DUPLICATE:
+            return RememberedKind.OUT_OF_REACH, None
+    late = mark.forgotten_through < window <= mark.closed_through
+    return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
 
 
 # Columns of a row of heads.
@@ -288,7 +273,12 @@ class StreamTable:
         self.heads[row, CHANGED] = 1
 
     def rows_of(self, keys: Iterable[tuple[str, int]], count: int, is_foreign: Callable[[str], bool]) -> Int64:
-        """The row of each of ``count`` keys; a stream that is new gets one, until :meth:`settle` at least."""
+        """Row numbers in :attr:`heads`, for the compiled loop, of ``count`` (client id, stream) pairs.
+
+        A stream without a row gets an unused one. If no id is recorded in it, because all its deltas were refused,
+        :meth:`free_unused_rows` takes it back. A new stream of a client that belongs to another partition is marked
+        with :data:`FOREIGN`: the loop leaves its deltas to the fold, which refuses them.
+        """
         before = len(self._rows.fresh)
         rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
         self._make_rows()
@@ -297,13 +287,12 @@ class StreamTable:
                 self.heads[self._rows[key], HIGHEST] = FOREIGN
         return rows
 
-    def settle(self) -> None:
-        """Forgets rows that nothing was remembered in."""
+    def free_unused_rows(self) -> None:
         if self._rows.fresh:
             fresh = [self._rows[key] for key in self._rows.fresh]
             is_used = dict(zip(fresh, (self.heads[fresh, HIGHEST] >= 0).tolist(), strict=True))
             self.heads[[row for row, used in is_used.items() if not used], HIGHEST] = UNUSED
-            self._rows.settle(is_used.__getitem__)
+            self._rows.free_unused(is_used.__getitem__)
 
     def make_room(self, slots: int) -> None:
         """Room for so many more slots; what was given up is used again."""
@@ -373,55 +362,3 @@ def _stored(slots: Int64) -> bytes:
 
 def _signed(mask: int) -> int:
     return mask - 2**64 if mask >> 63 else mask
-
-
-_NO_TALLY: Final = np.array([-1, 0], np.int64)
-
-
-class TallyTable:
-    """What each client has contributed to each window, where a plan asks for it.
-
-    Attributes:
-        records: (at least as many as rows, 2): how many, or −1 where the client is not in the window; whether that
-            changed.
-    """
-
-    def __init__(self, tallies: Mapping[Contribution, int]) -> None:
-        self._rows: RowNumbers[tuple[int, str]] = RowNumbers((key.window, key.client_id) for key in tallies)
-        self.records: Int64 = grown(np.empty((0, 2), np.int64), len(tallies), _NO_TALLY)
-        self.records[: len(tallies), 0] = list(tallies.values())
-
-    def get(self, window: int, client_id: str) -> int:
-        """Records of a client in a window; 0 where it is not in it."""
-        row = self._rows.get((window, client_id))
-        return 0 if row is None else max(int(self.records[row, 0]), 0)
-
-    def add(self, window: int, client_id: str, records: int) -> None:
-        """Counts a client in a window, with so many records more."""
-        row = self.rows_of([(window, client_id)], 1)[0]
-        self.records[row] = max(int(self.records[row, 0]), 0) + records, 1
-
-    def rows_of(self, keys: Iterable[tuple[int, str]], count: int) -> Int64:
-        """The row of each of ``count`` keys; one that is new gets one, until :meth:`settle` at least."""
-        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
-        self.records = grown(self.records, len(self._rows.keys_of), _NO_TALLY)
-        return rows
-
-    def settle(self) -> None:
-        """Forgets rows that nothing was counted in."""
-        self._rows.settle(lambda row: bool(self.records[row, 0] >= 0))
-
-    def take_changed(self) -> dict[Contribution, int]:
-        changed = np.flatnonzero(self.records[: len(self._rows.keys_of), 1])
-        self.records[changed, 1] = 0
-        found = {}
-        for row, records in zip(changed.tolist(), self.records[changed, 0].tolist(), strict=True):
-            key = self._rows.keys_of[row]
-            assert key is not None, "a tally that is forgotten has not changed"
-            found[Contribution(*key)] = records
-        return found
-
-    def forget(self, window: int) -> None:
-        kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
-        self._rows = RowNumbers(self._rows.keys_of[row] for row in kept)
-        self.records = grown(self.records[kept], len(kept), _NO_TALLY)
