@@ -4,6 +4,7 @@ In PostgreSQL migrations are numbered steps, each applied once under an advisory
 starting processes applies it. They need no superuser, only a role that owns the schema or may create it.
 """
 
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -55,59 +56,57 @@ _RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, x'', 0, x'' WHERE 
             OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
 
+_TABLES: Final = (
+    """CREATE TABLE populations (
+            name TEXT PRIMARY KEY, unit TEXT NOT NULL, relation TEXT NOT NULL,
+            epsilon TEXT NOT NULL, delta TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE plans (
+            number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, name TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL,
+            partitions INTEGER NOT NULL, first_window INTEGER NOT NULL)""",
+    """CREATE TABLE windows (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, state TEXT NOT NULL,
+            PRIMARY KEY (plan, window)) WITHOUT ROWID""",
+    "CREATE INDEX unfinished ON windows (plan, window) WHERE state IN ('open', 'closing', 'sealed')",
+    _PARTITIONS,
+    _LEASES,
+    # `data`: see `pack`. Blocks of windows up to the partition's `closed_through` are sealed: never written again.
+    """CREATE TABLE blocks (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL,
+            class INTEGER NOT NULL, block INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, window, partition, class, block))""",
+    """CREATE TABLE counts (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, window, partition))""",
+    # `stream` is unsigned, 8 bytes big-endian.
+    """CREATE TABLE streams (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, client_id TEXT NOT NULL, stream BLOB NOT NULL,
+            last_window INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, partition, client_id, stream))""",
+    """CREATE TABLE contributions (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
+            records INTEGER NOT NULL,
+            PRIMARY KEY (plan, partition, window, client_id)) WITHOUT ROWID""",
+    # One for each delta, if the operator retains verdicts.
+    """CREATE TABLE verdicts (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            kind TEXT NOT NULL, reason TEXT, client_id TEXT, stream BLOB, sequence INTEGER, window INTEGER,
+            PRIMARY KEY (plan, partition, position)) WITHOUT ROWID""",
+    # `fields` are canonical bytes; the other columns keep an outcome from being charged twice.
+    """CREATE TABLE spends (
+            number INTEGER PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL, kind TEXT NOT NULL,
+            window INTEGER, fields BLOB NOT NULL, UNIQUE (plan_id, kind, window))""",
+    # The window's state says whether it was withheld: both are written in one transaction.
+    """CREATE TABLE outcomes (
+            plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
+            sha256 BLOB NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, kind, window))""",
+)
+
 STORE_FILE: Final = DatabaseKind(
     what="store",
     application_id=0x48755374,  # "HuSt"
     version=STORE_FORMAT,
-    schema=(
-        """CREATE TABLE populations (
-            name TEXT PRIMARY KEY, unit TEXT NOT NULL, relation TEXT NOT NULL,
-            epsilon TEXT NOT NULL, delta TEXT NOT NULL) WITHOUT ROWID""",
-        """CREATE TABLE plans (
-            number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, name TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL,
-            partitions INTEGER NOT NULL, first_window INTEGER NOT NULL)""",
-        """CREATE TABLE windows (
-            plan INTEGER NOT NULL, window INTEGER NOT NULL, state TEXT NOT NULL,
-            PRIMARY KEY (plan, window)) WITHOUT ROWID""",
-        "CREATE INDEX unfinished ON windows (plan, window) WHERE state IN ('open', 'closing', 'sealed')",
-        _PARTITIONS,
-        _LEASES,
-        # `data`: see `pack`. Blocks of windows up to the partition's `closed_through` are sealed: never written again.
-        """CREATE TABLE blocks (
-            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL,
-            class INTEGER NOT NULL, block INTEGER NOT NULL, data BLOB NOT NULL,
-            PRIMARY KEY (plan, window, partition, class, block))""",
-        """CREATE TABLE counts (
-            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL, data BLOB NOT NULL,
-            PRIMARY KEY (plan, window, partition))""",
-        # `stream` is unsigned, 8 bytes big-endian.
-        """CREATE TABLE streams (
-            plan INTEGER NOT NULL, partition INTEGER NOT NULL, client_id TEXT NOT NULL, stream BLOB NOT NULL,
-            last_window INTEGER NOT NULL, data BLOB NOT NULL,
-            PRIMARY KEY (plan, partition, client_id, stream))""",
-        """CREATE TABLE contributions (
-            plan INTEGER NOT NULL, partition INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
-            records INTEGER NOT NULL,
-            PRIMARY KEY (plan, partition, window, client_id)) WITHOUT ROWID""",
-        # One for each delta, if the operator retains verdicts.
-        """CREATE TABLE verdicts (
-            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
-            kind TEXT NOT NULL, reason TEXT, client_id TEXT, stream BLOB, sequence INTEGER, window INTEGER,
-            PRIMARY KEY (plan, partition, position)) WITHOUT ROWID""",
-        # `fields` are canonical bytes; the other columns keep an outcome from being charged twice.
-        """CREATE TABLE spends (
-            number INTEGER PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL, kind TEXT NOT NULL,
-            window INTEGER, fields BLOB NOT NULL, UNIQUE (plan_id, kind, window))""",
-        # The window's state says whether it was withheld: both are written in one transaction.
-        """CREATE TABLE outcomes (
-            plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
-            sha256 BLOB NOT NULL, data BLOB NOT NULL,
-            PRIMARY KEY (plan, kind, window))""",
-        _RESERVATIONS,
-        _PLAN_SIGNATURES,
-        _ROUND_CLAIMS,
-        _RECEIPTS,
-    ),
+    schema=(*_TABLES, _RESERVATIONS, _PLAN_SIGNATURES, _ROUND_CLAIMS, _RECEIPTS),
     upgrades={
         1: (_RESERVATIONS,),
         2: (
@@ -144,81 +143,31 @@ def unpack(data: bytes) -> npt.NDArray[np.int64]:
     return np.frombuffer(data, f"<i{data[0]}", offset=1).astype(np.int64)
 
 
-_POSTGRES_RECEIPTS: Final = """CREATE TABLE receipts (
-            number BIGINT PRIMARY KEY CHECK (number = 1), id BYTEA NOT NULL, lines BIGINT NOT NULL,
-            digest BYTEA NOT NULL)"""
-_POSTGRES_RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, ''::bytea, 0, ''::bytea WHERE
-            EXISTS (SELECT 1 FROM leases) OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
-            OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
+#: What PostgreSQL calls otherwise, in the statements for SQLite. Client ids are compared by bytes, which is fastest and
+#: keeps indexes independent of the locale.
+_POSTGRES_FORMS: Final = (
+    (r"\bINTEGER\b", "BIGINT"),
+    (r"\bBLOB\b", "BYTEA"),
+    (r"\bwindow\b", '"window"'),
+    (r"x''", "''::bytea"),
+    (r" WITHOUT ROWID", ""),
+    (r"number BIGINT PRIMARY KEY,", "number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"),
+    (r"client_id TEXT NOT NULL", 'client_id TEXT COLLATE "C" NOT NULL'),
+)
 
-#: Step n makes schema n from schema n - 1. `data` of counters is packed already (see `pack`): EXTERNAL keeps PostgreSQL
-#: from compressing it.
+
+def _for_postgres(*statements: str) -> tuple[str, ...]:
+    for pattern, form in _POSTGRES_FORMS:
+        statements = tuple(re.sub(pattern, form, statement) for statement in statements)
+    return statements
+
+
+#: Step n makes schema n from schema n - 1; each is the tables of a later version of the SQLite file. `data` of counters
+#: is packed already (see `pack`): EXTERNAL keeps PostgreSQL from compressing it.
 POSTGRES_MIGRATIONS: Final = (
-    (
-        """CREATE TABLE populations (
-            name TEXT PRIMARY KEY, unit TEXT NOT NULL, relation TEXT NOT NULL,
-            epsilon TEXT NOT NULL, delta TEXT NOT NULL)""",
-        """CREATE TABLE plans (
-            number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id BYTEA NOT NULL UNIQUE,
-            name TEXT NOT NULL UNIQUE, bytes BYTEA NOT NULL,
-            partitions BIGINT NOT NULL, first_window BIGINT NOT NULL)""",
-        """CREATE TABLE windows (
-            plan BIGINT NOT NULL, "window" BIGINT NOT NULL, state TEXT NOT NULL,
-            PRIMARY KEY (plan, "window"))""",
-        """CREATE INDEX unfinished ON windows (plan, "window") WHERE state IN ('open', 'closing', 'sealed')""",
-        """CREATE TABLE partitions (
-            plan BIGINT NOT NULL, partition BIGINT NOT NULL, position BIGINT NOT NULL,
-            closed_through BIGINT NOT NULL, forgotten_through BIGINT NOT NULL,
-            fence BIGINT NOT NULL, owner TEXT NOT NULL,
-            PRIMARY KEY (plan, partition))""",
-        """CREATE TABLE leases (
-            plan BIGINT PRIMARY KEY, fence BIGINT NOT NULL, owner TEXT NOT NULL, address TEXT NOT NULL,
-            note TEXT NOT NULL, until_ms BIGINT NOT NULL, forget_asked BIGINT)""",
-        """CREATE TABLE blocks (
-            plan BIGINT NOT NULL, "window" BIGINT NOT NULL, partition BIGINT NOT NULL,
-            class BIGINT NOT NULL, block BIGINT NOT NULL, data BYTEA NOT NULL,
-            PRIMARY KEY (plan, "window", partition, class, block))""",
-        "ALTER TABLE blocks ALTER COLUMN data SET STORAGE EXTERNAL",
-        """CREATE TABLE counts (
-            plan BIGINT NOT NULL, "window" BIGINT NOT NULL, partition BIGINT NOT NULL, data BYTEA NOT NULL,
-            PRIMARY KEY (plan, "window", partition))""",
-        # Client ids are compared by bytes, which is fastest and keeps indexes independent of the locale.
-        """CREATE TABLE streams (
-            plan BIGINT NOT NULL, partition BIGINT NOT NULL, client_id TEXT COLLATE "C" NOT NULL, stream BYTEA NOT NULL,
-            last_window BIGINT NOT NULL, data BYTEA NOT NULL,
-            PRIMARY KEY (plan, partition, client_id, stream))""",
-        """CREATE TABLE contributions (
-            plan BIGINT NOT NULL, partition BIGINT NOT NULL, "window" BIGINT NOT NULL,
-            client_id TEXT COLLATE "C" NOT NULL, records BIGINT NOT NULL,
-            PRIMARY KEY (plan, partition, "window", client_id))""",
-        """CREATE TABLE verdicts (
-            plan BIGINT NOT NULL, partition BIGINT NOT NULL, position BIGINT NOT NULL,
-            kind TEXT NOT NULL, reason TEXT, client_id TEXT, stream BYTEA, sequence BIGINT, "window" BIGINT,
-            PRIMARY KEY (plan, partition, position))""",
-        """CREATE TABLE spends (
-            number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL,
-            kind TEXT NOT NULL, "window" BIGINT, fields BYTEA NOT NULL, UNIQUE (plan_id, kind, "window"))""",
-        """CREATE TABLE outcomes (
-            plan BIGINT NOT NULL, kind TEXT NOT NULL, "window" BIGINT NOT NULL, published BIGINT NOT NULL,
-            sha256 BYTEA NOT NULL, data BYTEA NOT NULL,
-            PRIMARY KEY (plan, kind, "window"))""",
-        """CREATE TABLE reservations (
-            plan BIGINT NOT NULL, kind TEXT NOT NULL, "window" BIGINT NOT NULL,
-            key BYTEA NOT NULL, digest BYTEA NOT NULL,
-            PRIMARY KEY (plan, kind, "window"))""",
-    ),
-    (
-        """CREATE TABLE plan_signatures (
-            plan BIGINT PRIMARY KEY, key_id TEXT NOT NULL, suite BIGINT NOT NULL, signature BYTEA NOT NULL)""",
-    ),
-    (
-        """CREATE TABLE round_claims (
-            plan BIGINT NOT NULL, "window" BIGINT NOT NULL, client_id TEXT COLLATE "C" NOT NULL,
-            round BYTEA NOT NULL, granted BIGINT NOT NULL, draws BIGINT NOT NULL,
-            PRIMARY KEY (plan, "window", client_id))""",
-        _POSTGRES_RECEIPTS,
-        _POSTGRES_RECEIPTS_OF_OLDER,
-    ),
+    (*_for_postgres(*_TABLES, _RESERVATIONS), "ALTER TABLE blocks ALTER COLUMN data SET STORAGE EXTERNAL"),
+    _for_postgres(_PLAN_SIGNATURES),
+    _for_postgres(_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
 )
 POSTGRES_SCHEMA_FORMAT: Final = len(POSTGRES_MIGRATIONS)
 _LOCK: Final = 0x48755374  # "HuSt"

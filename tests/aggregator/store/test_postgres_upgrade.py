@@ -115,6 +115,15 @@ def test_every_version_has_a_sample() -> None:
     assert max(OLDER) == POSTGRES_SCHEMA_FORMAT - 1
 
 
+@pytest.mark.parametrize("version", [*OLDER, POSTGRES_SCHEMA_FORMAT])
+def test_the_tables_of_a_version_are_made_as_they_were_when_it_was_new(version: int) -> None:
+    lines = (FOLDER / f"postgres-{version}.sql").read_text(encoding="utf-8").splitlines()
+    then = [line for line in lines if line.startswith(("CREATE", "ALTER")) and "hushsum_schema" not in line]
+    steps = postgres_schema.POSTGRES_MIGRATIONS[:version]
+    now = [f"{' '.join(statement.split())};" for step in steps for statement in step if "INSERT" not in statement]
+    assert sorted(now) == sorted(then)
+
+
 @pytest.mark.parametrize("version", OLDER)
 async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sample: Sample, version: int) -> None:
     await (await postgres_store(sample.dsn, schema=sample.schema)).close()
