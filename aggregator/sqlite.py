@@ -118,6 +118,22 @@ class DatabaseKind:
             return connection
 
     @contextmanager
+    def looked_at(self, path: Path) -> Iterator[sqlite3.Connection]:
+        """A connection to an existing file, in a transaction that reads one state; a service may be using it.
+
+        Raises:
+            AggregatorError: Of class ``error``: as :meth:`open_reading`, or the file is damaged.
+        """
+        connection = self.open_reading(path)
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        except sqlite3.Error as error:
+            raise self.error(f"{self.what} {path}: {error}") from error
+        finally:
+            connection.close()
+
+    @contextmanager
     def _whole_or_closed(self, path: Path, connection: sqlite3.Connection) -> Iterator[None]:
         """Closes the connection if opening fails, and translates SQLite's errors."""
         try:

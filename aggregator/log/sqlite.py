@@ -262,3 +262,13 @@ def _forget(db: sqlite3.Connection, scope: tuple[int, int, int, int, int]) -> No
     db.execute(
         "DELETE FROM entries WHERE plan = ? AND partition = ? AND position >= ? AND position < ? AND window <= ?", scope
     )
+
+
+def log_size(path: Path) -> int:
+    """The number of entries ever appended to a log, seals included; for operators' tests and demos.
+
+    Raises:
+        LogError: No log, or a newer format.
+    """
+    with LOG_FILE.looked_at(path) as db:
+        return int(db.execute("SELECT coalesce(sum(position), 0) FROM ends").fetchone()[0])

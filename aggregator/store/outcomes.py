@@ -4,14 +4,12 @@ import hashlib
 
 from aggregator.errors import OutcomeExistsError, StoreError
 from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
-from aggregator.store.plans import forget_unspent, insert_spend, is_spent, locked_account, spend_fields
-from aggregator.store.schema import unpack
+from aggregator.store.charges import insert_spend, is_spent, spend_at_outcome, spend_fields
 from aggregator.store.transaction import Transaction
 from aggregator.store.windows import check_lease, check_next_outcome, locked_plan, move, plan_number
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.events import Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
@@ -23,7 +21,7 @@ async def reserve_outcome(
 
     One transaction, before anything is drawn or decided; the size of what it writes does not depend on the data. A
     repeated call, by any process, returns the same key and charges nothing. A window of a secure or local plan costs
-    nothing here: :func:`aggregator.store.collection.charge_collection` has charged it, or it has no submissions and
+    nothing here: :func:`aggregator.store.charges.charge_collection` has charged it, or it has no submissions and
     spends nothing. But if a restored store has lost that charge and there are submissions, it is charged here, beyond
     the limits if need be.
 
@@ -57,7 +55,7 @@ async def reserve_outcome(
             )
         return bytes(found[0])
     await check_next_outcome(tx, number, window)
-    spend = await _spend_at_outcome(tx, number, plan, kind, window)
+    spend = await spend_at_outcome(tx, number, plan, kind, window)
     key = entropy.read(KEY_BYTES)
     if plan.privacy.mode == CENTRAL or not await is_spent(tx, spend):
         await insert_spend(tx, spend)
@@ -212,32 +210,6 @@ async def outcome(tx: Transaction, plan_id: bytes, kind: str, window: int) -> St
         window,
     )
     return None if row is None else StoredOutcome(plan_id, kind, window, row[0], row[1], row[2] == WindowState.WITHHELD)
-
-
-async def _spend_at_outcome(tx: Transaction, number: int, plan: Plan, kind: str, window: int) -> Spend:
-    """The spend of a window at its outcome. The population stays locked from here on."""
-    # The cost of a release, even if the window is withheld: to refuse only the costlier outcome would tell which it is.
-    spend = spend_of(plan, kind=kind, window=window)
-    held = await locked_account(tx, spend.population)
-    if plan.privacy.mode == CENTRAL:
-        held.charge(spend)
-        return spend
-    unspent = spend_of(plan, kind=kind, window=window, entered=False)
-    if not await _holds_any(tx, number, window):
-        return unspent  # or it is charged already: submissions may have come of which nothing is left
-    # It was charged before its first submission, unless the store is older than its log. Devices have spent it,
-    # whatever the limits say: the ledger shows it, beyond them if need be.
-    await forget_unspent(tx, unspent)
-    return spend
-
-
-async def _holds_any(tx: Transaction, number: int, window: int) -> bool:
-    """Whether a window of a secure or local plan has any submission, by numbers that its release makes public."""
-    by_name = 'SELECT 1 FROM contributions WHERE plan = $1 AND "window" = $2 LIMIT 1'
-    if await tx.fetch_row(by_name, number, window) is not None:
-        return True  # clients' deltas, or cohorts' sums
-    rows = await tx.fetch('SELECT data FROM counts WHERE plan = $1 AND "window" = $2', number, window)
-    return any(unpack(data).any() for (data,) in rows)  # reports have no client
 
 
 async def _refuse_second(tx: Transaction, plan: int, kind: str, window: int) -> None:

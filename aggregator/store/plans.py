@@ -1,17 +1,15 @@
-"""Store operations on plans, populations and the ledger of their spends. Functions on a transaction."""
-
-from fractions import Fraction
+"""Store operations on plans and the limits of their populations. Functions on a transaction."""
 
 from aggregator.errors import StoreError
 from aggregator.fold.state import NOTHING_CLOSED
 from aggregator.model import RegisteredPlan
+from aggregator.store.charges import locked_account
 from aggregator.store.transaction import Transaction
-from aggregator.store.windows import check_lease, plan_number
+from aggregator.store.windows import plan_number
 from hushsum import canonical
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
-from hushsum.privacy.accountant import Account, Limits
-from hushsum.privacy.events import Spend
+from hushsum.privacy.accountant import Limits
 from hushsum.signed_plan import SignedPlan
 
 
@@ -105,84 +103,6 @@ async def signed_plan(tx: Transaction, plan_id: bytes) -> SignedPlan | None:
     return None if row is None else SignedPlan.received(*row)
 
 
-async def account(tx: Transaction, population: str) -> Account:
-    """The limits of a registered population, as its plans fixed them, and all its spends."""
-    return await _with_spends(tx, await _limits(tx, population))
-
-
-async def locked_account(tx: Transaction, population: str) -> Account:
-    """The same; no other transaction charges the population until this one ends."""
-    return await _with_spends(tx, await _limits(tx, population, lock=True))
-
-
-async def _with_spends(tx: Transaction, limits: Limits) -> Account:
-    # Row by row: decoding takes time, and an event loop must not be blocked by all of them at once.
-    rows = tx.rows("SELECT fields FROM spends WHERE population = $1 ORDER BY number", limits.population)
-    return Account(limits).recorded(*[Spend.from_bytes(fields) async for (fields,) in rows])
-
-
-async def spends_alike(tx: Transaction, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
-    """A population's limits, and (bytes of one spend, count) for each group of spends that differ by window alone.
-
-    The window is the last of a spend's canonical keys: without it, spends of a group have the same bytes. The database
-    counts them, so that a total takes no longer for many spends.
-    """
-    limits = await _limits(tx, population)
-    rows = await tx.fetch(
-        "SELECT fields, times FROM spends JOIN (SELECT min(number) AS first, count(*) AS times FROM spends "
-        "WHERE population = $1 GROUP BY plan_id, kind, "
-        "substr(fields, 1, length(fields) - length(coalesce(CAST(\"window\" AS TEXT), 'null')) - 1)) AS alike "
-        "ON number = first ORDER BY number",
-        population,
-    )
-    return limits, [(bytes(fields), times) for fields, times in rows]
-
-
-async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: int) -> None:
-    """Adds a spend that a receipt proves, unless it is stored; no limit can refuse it.
-
-    ``plan_id`` belongs to the releaser that holds the fence; the spend may belong to another plan.
-    """
-    await check_lease(tx, await plan_number(tx, plan_id), fence)
-    await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
-    if not await is_spent(tx, spend):
-        await insert_spend(tx, spend)
-
-
-async def is_spent(tx: Transaction, spend: Spend) -> bool:
-    """Whether a spend of this plan, kind and window is stored; its population must be locked."""
-    query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3'
-    return await tx.fetch_row(query, spend.plan_id, spend.kind, spend.window) is not None
-
-
-async def forget_unspent(tx: Transaction, unspent: Spend) -> None:
-    """Deletes the spend of a window without submissions, which a receipt proved to a restored store."""
-    await tx.execute(
-        'DELETE FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3 AND fields = $4',
-        unspent.plan_id,
-        unspent.kind,
-        unspent.window,
-        spend_fields(unspent),
-    )
-
-
-async def insert_spend(tx: Transaction, spend: Spend) -> None:
-    """Adds a spend to a locked population."""
-    await tx.execute(
-        'INSERT INTO spends (population, plan_id, kind, "window", fields) VALUES ($1, $2, $3, $4, $5)',
-        spend.population,
-        spend.plan_id,
-        spend.kind,
-        spend.window,
-        spend_fields(spend),
-    )
-
-
-def spend_fields(spend: Spend) -> bytes:
-    """The stored bytes of a spend."""
-    return canonical.encode(spend.to_fields())
-
-
 def _registered(plan: Plan, partitions: int, first_window: int, signed_by: str) -> RegisteredPlan:
     privacy = plan.privacy
     return RegisteredPlan(plan.id, plan.name, privacy.mode, privacy.population, partitions, first_window, signed_by)
@@ -199,16 +119,6 @@ async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
     if known[plan.id] != partitions:
         raise StoreError(f"store: this plan has {known[plan.id]} partitions, not {partitions}; it stays as it began")
     return True
-
-
-async def _limits(tx: Transaction, population: str, *, lock: bool = False) -> Limits:
-    row = await tx.fetch_row(
-        "SELECT unit, relation, epsilon, delta FROM populations WHERE name = $1", population, lock=lock
-    )
-    if row is None:
-        raise StoreError(f"store: no plan of population {population!r} is registered here")
-    unit, relation, epsilon, delta = row
-    return Limits(population, unit, relation, Fraction(epsilon), Fraction(delta))
 
 
 async def _population(tx: Transaction, limits: Limits) -> Limits:

@@ -5,15 +5,19 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from aggregator.fold.verdicts import Verdict
 from aggregator.runtime import Runtime
 from aggregator.sqlite import SqliteFile
+from aggregator.store import charges as store_charges
 from aggregator.store import checkpoints as store_checkpoints
-from aggregator.store import collection as store_collection
 from aggregator.store import outcomes as store_outcomes
 from aggregator.store import plans as store_plans
+from aggregator.store import round_claims as store_claims
 from aggregator.store import windows as store_windows
 from aggregator.store.schema import STORE_FILE
-from aggregator.store.transaction import Database, SqliteDatabase, Work
+from aggregator.store.transaction import Database, SqliteDatabase, SqliteTransaction, Work, run_to_end
+from hushsum.plan import Plan
+from hushsum.sketch import Sketch
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -78,16 +82,13 @@ class Store:
         """Closes the database after the calls in progress."""
         await self.database.close()
 
-    # Plans, populations, ledger
+    # Plans
     register = _write(store_plans.register)
     load_plan = _look(store_plans.load_plan)
     plan_named = _look(store_plans.plan_named)
     plans = _read(store_plans.plans)
     keep_plan_signature = _write(store_plans.keep_plan_signature)
     signed_plan = _look(store_plans.signed_plan)
-    account = _read(store_plans.account)
-    spends_alike = _read(store_plans.spends_alike)
-    count_spend = _write(store_plans.count_spend)
 
     # Windows
     open_windows = _write(store_windows.open_windows)
@@ -124,11 +125,16 @@ class Store:
         certain=True,
     )
 
-    # Charges before the first submission; claims of secure sums
-    check_collection = _read(store_collection.check_collection)
-    charge_collection = _write(store_collection.charge_collection)
-    claim_clients = _write(store_collection.claim_clients)
-    release_clients = _write(store_collection.release_clients)
+    # The ledger, and charges before the first submission
+    account = _read(store_charges.account)
+    spends_alike = _read(store_charges.spends_alike)
+    count_spend = _write(store_charges.count_spend)
+    check_collection = _read(store_charges.check_collection)
+    charge_collection = _write(store_charges.charge_collection)
+
+    # Claims of clients by rounds of secure sums
+    claim_clients = _write(store_claims.claim_clients)
+    release_clients = _write(store_claims.release_clients)
 
     # Outcomes and receipts
     reserve_outcome = _write(store_outcomes.reserve_outcome)
@@ -165,3 +171,27 @@ def memory_store(runtime: Runtime, *, exclusive: bool = False) -> Store:
     """
     database = SqliteFile(STORE_FILE, STORE_FILE.open_in_memory(), runtime)
     return Store(SqliteDatabase(database, database, runtime), exclusive=exclusive)
+
+
+# For operators' tests and demos. What these return is exact, and nothing of it is private.
+
+
+def read_sealed(path: Path, plan: Plan, window: int) -> Sketch | None:
+    """The exact counters of a sealed window in a store's file that is not erased yet; None until it is sealed.
+
+    Raises:
+        StoreError: No store, a newer format, an unknown plan, or an erased window.
+    """
+    with STORE_FILE.looked_at(path) as db:
+        sealed = run_to_end(store_checkpoints.sealed_window(SqliteTransaction(db, lambda: 0), plan, window))
+    return None if sealed is None else sealed.sketch
+
+
+def read_verdicts(path: Path, plan: Plan) -> list[tuple[int, Verdict]]:
+    """(partition, verdict) of every delta that was folded and checkpointed, where the service retains verdicts.
+
+    Raises:
+        StoreError: No store, a newer format, or an unknown plan.
+    """
+    with STORE_FILE.looked_at(path) as db:
+        return run_to_end(store_checkpoints.verdicts(SqliteTransaction(db, lambda: 0), plan.id))

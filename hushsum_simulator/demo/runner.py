@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from aggregator import offline
+from aggregator.store.store import read_sealed
 from edge_client import EdgeWarning
 from hushsum import query
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
@@ -47,7 +47,7 @@ class Central(Mode):
             fleet, unacknowledged = await self.deliver(server, proxy, folder=folder, window=window)
             await seal_window(window, server.address, progress)
             # The release erases the exact counters.
-            folded = await asyncio.to_thread(offline.read_sealed, server.data / "store.db", plan, window)
+            folded = await asyncio.to_thread(read_sealed, server.data / "store.db", plan, window)
             if folded is None:
                 raise JourneyError(f"window {window} is sealed, and the store holds no sum of it")
             verdicts = await server.verdicts(plan)

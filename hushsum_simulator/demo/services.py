@@ -21,10 +21,11 @@ from typing import Final, Self, TypeVar
 import grpc
 import grpc.aio
 
-from aggregator import offline
 from aggregator.errors import AggregatorError
 from aggregator.fold.verdicts import Verdict
+from aggregator.log.sqlite import log_size
 from aggregator.shuffler.pool import KIND
+from aggregator.store.store import read_verdicts
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError, PlanError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
@@ -182,11 +183,11 @@ class Server(Service):
 
     def durable(self) -> int:
         """Entries in its log, copies too."""
-        return offline.log_size(self.data / "log.db")
+        return log_size(self.data / "log.db")
 
     async def verdicts(self, plan: Plan) -> list[Verdict]:
         """One for each entry that it has folded."""
-        return [verdict for _, verdict in await asyncio.to_thread(offline.read_verdicts, self.data / "store.db", plan)]
+        return [verdict for _, verdict in await asyncio.to_thread(read_verdicts, self.data / "store.db", plan)]
 
 
 class Shuffler(Service):

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from aggregator import offline
 from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.runtime import SystemRuntime
 from aggregator.store import checkpoints
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.store import read_verdicts
 from hushsum.plan import Plan
 from hushsum_proto.answers import Status
 from hushsum_proto.rounds import RoundResult
@@ -245,7 +245,7 @@ async def retained(settings: DeploymentSettings, plan: Plan) -> list[Verdict]:
         StoreError: It cannot be read.
     """
     if settings.store is not None:
-        found = await asyncio.to_thread(offline.read_verdicts, settings.store, plan)
+        found = await asyncio.to_thread(read_verdicts, settings.store, plan)
     elif settings.postgres_dsn:
         found = await _from_postgres(settings.postgres_dsn, plan)
     else:

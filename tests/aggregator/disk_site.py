@@ -12,11 +12,10 @@ from typing import Self
 from aggregator.fold.verdicts import VerdictKind
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry
-from aggregator.offline import read_verdicts
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime
-from aggregator.store.store import Store, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store, read_verdicts
 from aggregator.store.transaction import SqliteDatabase
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from aggregator.app import Service
-from aggregator.offline import read_sealed
+from aggregator.store.store import read_sealed
 from hushsum import Reason, Sketch
 from hushsum.bitpacking import varint
 from hushsum.delta import DeltaId

@@ -29,7 +29,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.families.vectors": "records and queries of this process",
     "aggregator.ingest.window_tracker": "this process's own state",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
-    "aggregator.offline": "this process's own database",
+    "aggregator.store.store": "this process's own database",
     "aggregator.auth.tokens": "reads a file for TokenTable.from_bytes",
     "aggregator.config": "the operator's own settings",
     "aggregator.shuffler.pool": "this process's own file",

@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import override
 
 from aggregator.fold.verdicts import VerdictKind
-from aggregator.offline import read_sealed, read_verdicts
+from aggregator.store.store import read_sealed, read_verdicts
 from edge_client import Config, EdgeClient, FlushTimeoutError, Policy, RefusedError, SystemRuntime
 from hushsum import Plan, Sketch
 from tests.plans import small_plan

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.verdicts import VerdictKind
-from aggregator.offline import read_sealed, read_verdicts
 from aggregator.runtime import SystemRuntime
+from aggregator.store.store import read_sealed, read_verdicts
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum_proto import convert

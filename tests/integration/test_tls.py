@@ -12,10 +12,10 @@ from aggregator.auth.tokens import TokenTable, issue
 from aggregator.config import Config as ServiceConfig
 from aggregator.errors import ConfigError
 from aggregator.model import Scope
-from aggregator.offline import read_sealed
 from aggregator.shuffler.app import credentials_of
 from aggregator.shuffler.app import running as shuffling
 from aggregator.shuffler.forwarder import Upstream, UpstreamError
+from aggregator.store.store import read_sealed
 from edge_client import Config, Credentials, EdgeClient, FlushTimeoutError, SystemRuntime, UnreachableError
 from hushsum import Sketch
 from hushsum.entropy import OsEntropy

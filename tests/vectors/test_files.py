@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.offline import read_sealed
+from aggregator.store.store import read_sealed
 from edge_client.spool.spool import Spool
 from hushsum import Release, Sketch
 from hushsum.delta import Delta, DeltaId

@@ -7,9 +7,8 @@ import pytest
 
 from aggregator.errors import LogError, LogGapError
 from aggregator.log import sqlite
-from aggregator.log.sqlite import SqliteLog
+from aggregator.log.sqlite import SqliteLog, log_size
 from aggregator.model import EntryBatch, NewEntry, PositionedEntry
-from aggregator.offline import log_size
 from aggregator.runtime import SystemRuntime
 from tests.doubles import ManualRuntime
 

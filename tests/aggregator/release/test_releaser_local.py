@@ -9,9 +9,9 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
-from aggregator.offline import read_verdicts
 from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.release.releaser import compute_outcome
+from aggregator.store.store import read_verdicts
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
 from hushsum.local.report_batch import unpack

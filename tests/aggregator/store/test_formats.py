@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.model import ReceiptsMark
-from aggregator.offline import read_sealed, read_verdicts
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
-from aggregator.store.store import open_sqlite_store
+from aggregator.store.store import open_sqlite_store, read_sealed, read_verdicts
 from hushsum.privacy.events import TUMBLING
 from tests.aggregator.stores import FENCE, MARK, PARTITIONS, PLAN, Folding, W, lower_fence, reserved, seal, spend
 from tests.doubles import ManualRuntime

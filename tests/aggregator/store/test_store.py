@@ -11,8 +11,7 @@ from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointEr
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import Checkpoint, FoldState
 from aggregator.observability.metrics import LedgerFigures
-from aggregator.offline import read_sealed, read_verdicts
-from aggregator.store.store import Store, memory_store, open_sqlite_store
+from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sealed, read_verdicts
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.events import IN_PROCESS, TUMBLING, Spend

@@ -12,7 +12,7 @@ import pytest
 from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, WindowOrderError
 from aggregator.fold.fold import Fold
 from aggregator.model import RoundMembers, SealedWindow
-from aggregator.store import collection as store_collection
+from aggregator.store import charges as store_charges
 from aggregator.store.store import Store, memory_store, open_sqlite_store
 from aggregator.store.transaction import Transaction
 from hushsum.delta import read_header
@@ -193,7 +193,7 @@ async def test_of_two_gateways_only_one_gets_the_last_of_a_budget(stores: tuple[
     done, go = asyncio.Event(), asyncio.Event()
 
     async def held(tx: Transaction) -> None:
-        await store_collection.charge_collection(tx, PLAN, W + 1)
+        await store_charges.charge_collection(tx, PLAN, W + 1)
         done.set()
         await go.wait()
 
