@@ -60,21 +60,13 @@ _journal = journal("service")
 
 @dataclass(frozen=True)
 class ProcessRole:
-    """The duties of one process.
+    """The duties of one process."""
 
-    Attributes:
-        collects: It takes deltas.
-        folds: It owns partitions, and folds their entries.
-        releases: It may become the plan's releaser.
-        opens: It opens windows by its clock.
-        alone: There is no other process: every fold is here.
-    """
-
-    collects: bool
-    folds: bool
-    releases: bool
-    opens: bool
-    alone: bool
+    collects: bool  # it takes deltas
+    folds: bool  # it owns partitions, and folds their entries
+    releases: bool  # it may become the plan's releaser
+    opens: bool  # it opens windows by its clock
+    alone: bool  # there is no other process: every fold is here
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -355,11 +347,8 @@ async def running(
 ) -> AsyncIterator[Service]:
     """A service that runs as long as the block does, and has answered and stored what it accepted when that ends.
 
-    Args:
-        config: Its settings.
-        runtime: Time and tasks.
-        wrap_log: Wraps the log for every part, in simulations.
-        tracer: Receives spans, instead of the one that ``config`` names.
+    ``wrap_log`` wraps the log for every part, in simulations; ``tracer`` receives spans instead of the one that
+    ``config`` names.
 
     Raises:
         ConfigError: The data folder, the plan's file or an address cannot be used, brokers or database do not answer

@@ -25,7 +25,6 @@ from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import Store, open_sqlite_store
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
-from hushsum.signing import SigningKey
 
 T = TypeVar("T")
 
@@ -56,23 +55,20 @@ class Backends:
             ConfigError: It does not answer in time, or its packages are not installed.
             StoreError: It is not ours, or of a newer version.
         """
-        store = self._store = await self._opened_store()
-        self._close_at_the_end("the database", store.close)
-        return store
-
-    async def _opened_store(self) -> Store:
         if self._config.store == "sqlite":
-            return await open_sqlite_store(self._files.store, self._runtime)
+            self._store = await open_sqlite_store(self._files.store, self._runtime)
+        else:
+            self._store = await self._patiently("the database", self._open_postgres)
+        self._close_at_the_end("the database", self._store.close)
+        return self._store
+
+    async def _open_postgres(self, _: "_Waiting") -> Store:
         postgres = _cluster("aggregator.store.postgres")
         # Retries are up to _patiently, which counts them and has the text for the end.
         settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
-
-        async def open_store(_: "_Waiting") -> Store:
-            database = await postgres.PostgresDatabase.open(settings, self._runtime)
-            _warn(database.warnings)
-            return Store(database)
-
-        return await self._patiently("the database", open_store)
+        database = await postgres.PostgresDatabase.open(settings, self._runtime)
+        _warn(database.warnings)
+        return Store(database)
 
     async def log(self, plan: Plan) -> Log:
         """Opens the plan's log.
@@ -178,8 +174,11 @@ class Backends:
         if config.directory is None:
             return PlainMessages()
         directory = directory_of("directory", config.directory)
-        gateway = _key_of("gateway_key", config.gateway_key if config.role in {"all", "gateway"} else None)
-        releaser = _key_of("releaser_key", config.releaser_key if config.role in {"all", "releaser"} else None)
+        gateway = releaser = None
+        if config.role in {"all", "gateway"} and config.gateway_key is not None:
+            gateway = signing_key_of("gateway_key", config.gateway_key)
+        if config.role in {"all", "releaser"} and config.releaser_key is not None:
+            releaser = signing_key_of("releaser_key", config.releaser_key)
         return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
 
     async def _patiently(self, what: str, work: Callable[["_Waiting"], Awaitable[T]]) -> T:
@@ -251,10 +250,6 @@ def _cluster(module: str) -> ModuleType | Any:
                 f"log = kafka and store = postgresql need the package {error.name}: pip install 'hushsum[cluster]'"
             ) from error
         raise
-
-
-def _key_of(setting: str, path: Path | None) -> SigningKey | None:
-    return None if path is None else signing_key_of(setting, path)
 
 
 async def authenticator_of(

@@ -38,7 +38,6 @@ class PositionedEntry(NamedTuple):
     """An entry as it is read from the log.
 
     Attributes:
-        position: In its partition.
         data: The encoded bytes; empty if there is a ``problem``.
         signer: The role of the key that signed it; None if the log is not signed.
         appended_ms: By the clock of the log, if it has its own (Kafka's brokers).
@@ -63,7 +62,6 @@ class RoundMembers(NamedTuple):
     """The clients of one round of a secure sum.
 
     Attributes:
-        round_id: 32 bytes.
         clients: Their ids, each once.
         is_drawn: Whether they were drawn for this round; else they are the rest of another round.
     """
@@ -84,8 +82,6 @@ class RegisteredPlan(NamedTuple):
     """A plan in the store, without its parameters.
 
     Attributes:
-        partitions: P of its log.
-        first_window: Its first in this store.
         signed_by: The key id of the stored signature; empty if there is none.
     """
 
@@ -110,7 +106,6 @@ class Lease:
     """The lease of the process that releases a plan.
 
     Attributes:
-        owner: The process.
         address: Where its administration listens, ``host:port``.
         note: Why releasing has stopped; empty while it has not.
         left_s: Seconds until another process may take the lease; negative afterwards.
@@ -165,17 +160,11 @@ class StoredOutcome:
 
 @dataclass(frozen=True)
 class ReceiptsMark:
-    """What the store knows of its receipts, and compares at every start.
+    """What the store knows of its receipts, and compares at every start."""
 
-    Attributes:
-        id: 16 random bytes of their header; empty before there is one.
-        lines: The number of lines (in Kafka: messages), with the header.
-        digest: Over these lines, in order.
-    """
-
-    id: bytes
-    lines: int
-    digest: bytes
+    id: bytes  # 16 random bytes of their header; empty before there is one
+    lines: int  # (in Kafka: messages), with the header
+    digest: bytes  # over these lines, in order
 
 
 @dataclass(frozen=True)

@@ -270,11 +270,8 @@ class TaskSupervisor:
     def at_the_end(self, what: str, work: Callable[[], Awaitable[object]], seconds: float | None) -> None:
         """Adds a step to the stop of the service.
 
-        Args:
-            what: Its name.
-            work: The step.
-            seconds: The time of the whole stop, counted from its first step; each step gets two seconds at least.
-                None: as long as it takes.
+        ``seconds`` is the time of the whole stop, counted from its first step; each step gets two seconds at least, and
+        with None as long as it takes.
         """
 
         async def end() -> None:

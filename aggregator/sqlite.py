@@ -39,11 +39,8 @@ class DatabaseKind:
     """A kind of database file: its mark, its format, its tables and its errors.
 
     Args:
-        what: Its name in errors.
         application_id: Its mark in SQLite's header.
         version: The format that this version writes; a newer one is refused.
-        schema: Statements that create its tables.
-        error: The class of its errors.
         upgrades: By format, the statements that upgrade it to the next one; none if only the content of rows differs.
         unavailable: The class of errors that pass: another process has locked the file, or too many files are open.
             None: ``error``.

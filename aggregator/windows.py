@@ -53,11 +53,8 @@ _FINISHED: Final = _DECIDED | {WindowState.SKIPPED}
 def accepted_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, first_window: int) -> range:
     """The windows that a gateway has open: from the one that held now − lateness to the one that holds now + skew.
 
-    Args:
-        schedule: The plan's windows.
-        now_ms: The gateway's clock.
-        skew_ms: How far a device's clock may be ahead.
-        first_window: The plan's first window in this store; earlier ones are never accepted.
+    ``skew_ms`` is how far a device's clock may be ahead; windows before the plan's first one in this store are never
+    accepted.
     """
     oldest = schedule.index_at(now_ms - schedule.lateness_ms)
     newest = schedule.index_at(now_ms + skew_ms)

@@ -170,12 +170,7 @@ def recall(
     *late* is returned only while an id that had been counted would still be known: it promises that the records were
     not counted and never will be. Where the fold cannot know, it returns *unknown*.
 
-    Args:
-        stream: The state of the delta's stream; None where there is none.
-        mark: How far the fold had come at the moment of that state.
-        sequence: The delta's number in its stream.
-        digest: 8 bytes.
-        window: The delta's.
+    ``stream`` is the state of the delta's stream, if there is one, and ``mark`` how far the fold was at that moment.
     """
     if stream is not None:
         found = stream.observe(sequence, digest, window)
@@ -213,12 +208,10 @@ assert _STORED.itemsize == SLOT_BYTES
 
 
 class StreamTable:
-    """Stream states by (client id, stream).
+    """Stream states by (client id, stream), in arrays that the compiled loop reads and writes.
 
-    Attributes:
-        heads: (at least as many as rows, 7).
-        slots: (room, 3).
-        used: (1,) slots that are given out, from the first on.
+    ``heads`` (rows or more, 7), ``slots`` (room, 3), and ``used`` (1,): the number of slots that are given out, from
+    the first on.
 
     Raises:
         StoreError: Bytes that are no stream state.

@@ -117,10 +117,6 @@ class _BatchFold:
     The reader checks the deltas and writes down what they add; the tables give each the row of its stream; one loop
     then de-duplicates, counts contributions and adds. It stops before a delta that it cannot fold: one that is not
     usual, of another window, or without room for the slot of its id.
-
-    Args:
-        contributions: None if the plan asks for none.
-        is_foreign: Whether a client belongs to another partition.
     """
 
     def __init__(
@@ -201,8 +197,7 @@ class _BatchFold:
 
         The arrays of the tables are taken anew for each run: a table replaces its arrays by larger ones when it grows.
 
-        Returns:
-            The first delta that was not folded, and the loop's code for why.
+        Returns (the first delta that was not folded, the loop's code for why).
         """
         streams, contributions = self._streams, self._contributions
         is_counted, records = (0, _NO_CONTRIBUTIONS) if contributions is None else (1, contributions.records)
@@ -227,14 +222,9 @@ class Fold:
     """One partition's fold.
 
     Args:
-        partition: Which of ``partitions`` it folds.
-        state: Where to go on from; None starts empty. Its arrays are the fold's from now on.
+        state: Where to go on from; None starts empty. Its arrays are the fold's from now on. Position and marks of the
+            fold are as in :class:`aggregator.fold.state.FoldState`.
         retain_verdicts: Whether checkpoints carry one verdict for each delta.
-
-    Attributes:
-        position: Of the next entry.
-        closed_through: Every window up to this one is closed.
-        forgotten_through: Of every window up to this one all is forgotten.
     """
 
     def __init__(

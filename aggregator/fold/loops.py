@@ -168,8 +168,8 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
     """Folds deltas ``first`` to before ``last``; returns where it stopped, and why.
 
     Args:
-        first: A delta's number.
-        last: One.
+        first: The number of the first delta.
+        last: The number after the last one.
         read: Of all: states, headers, spans, ready (see :class:`hushsum.delta_decoder.Batch`), digests.
         streams: Rows (n,) of the deltas, and heads, slots and used of
             :class:`aggregator.fold.deduplication.StreamTable`.

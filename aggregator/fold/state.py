@@ -54,8 +54,6 @@ class FoldState:
         position: Of the next entry to fold.
         closed_through: Every window up to this one is closed here.
         forgotten_through: Of every window up to this one all is forgotten, but that it is closed.
-        windows: Sums of the windows that are not closed.
-        streams: Packed stream states.
         contributions: Records by client and window, where the plan bounds them or asks for a number of clients; of a
             secure plan submissions, by cohort and window; of noised whole deltas 1, by client and window.
     """
@@ -118,13 +116,7 @@ class Checkpoint:
 
 
 class OpenWindow:
-    """A window's sum, and which of its blocks the next checkpoint must write.
-
-    Attributes:
-        counters: (classes, ...) int64.
-        counts: (classes,) int64.
-        touched: (classes, blocks).
-    """
+    """A window's sum, and ``touched`` (classes, blocks): which of its blocks the next checkpoint must write."""
 
     def __init__(self, sums: WindowSum) -> None:
         self.counters, self.counts = sums.counters, sums.counts

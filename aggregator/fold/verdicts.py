@@ -26,11 +26,9 @@ class Verdict(NamedTuple):
     """The verdict on one delta, cohort sum or batch of reports, or on bytes in the log that are none.
 
     Attributes:
-        reason: For REFUSED alone.
         id: None where it could not be read.
         client_id: None where the entry could not be read, and of a cohort sum or reports, which belong to no client.
         window: None where it could not be read.
-        position: Of the entry, in its partition.
     """
 
     kind: VerdictKind

@@ -54,13 +54,7 @@ class LogMessages(Protocol):
     """Encodes and decodes messages."""
 
     def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
-        """The bytes of one message.
-
-        Args:
-            partition: Of all entries.
-            entries: 1 to 65,536; deltas, cohort sums and batches of reports, or seals, never both.
-            seals: Whether they are seals.
-        """
+        """The bytes of one message with 1 to 65,536 entries of a partition: all are seals, or none is."""
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
         """The content of a message.
@@ -82,12 +76,6 @@ class PlainMessages:
         return batch_to_bytes(Batch(tuple(entries)))
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
-        """The content of a message.
-
-        Raises:
-            NewerEntryError: A newer format.
-            LogError: It is signed, so that this log has to be checked.
-        """
         if (entries := batch_entries(value)) is not None:
             return OpenedMessage(entries)
         try:
@@ -106,8 +94,6 @@ class SignedMessages:
     """Messages of a log that others can write to: each is signed by a key of the directory.
 
     Args:
-        plan_id: Messages of other plans are refused.
-        directory: The trusted keys and their roles.
         gateway: This process's key for all but seals; None if it writes none.
         releaser: Its key for seals; None if it writes none.
         producers: Whether the directory's producers may write here; else their signatures are not accepted.

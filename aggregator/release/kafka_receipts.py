@@ -12,9 +12,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from aggregator.errors import LogUnavailableError, ReceiptsError
 from aggregator.interfaces import Observer
-from aggregator.log.kafka.client import KafkaSettings, translated_errors, via_reachable_broker
-from aggregator.log.kafka.internals import end_client
-from aggregator.log.kafka.log import OutgoingMessage, TopicWriter
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import OutgoingMessage, TopicWriter, offset_reader
 from aggregator.log.kafka.topic import prepare_topic, receipts_topic
 from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.receipts import ID_BYTES, Receipt, ReceiptLines, ReceiptsHeader, missing, read_line
@@ -114,18 +113,8 @@ class ReceiptsTopic:
         await self._catch_up()
 
     async def _catch_up(self) -> None:
-        consumer = AIOKafkaConsumer(
-            **await via_reachable_broker(self._settings.client("receipts")),
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-        )
-        try:
-            with translated_errors("receipts"):
-                await consumer.start()
-                await self._read_to_end(consumer)
-        finally:
-            await end_client(consumer, self._runtime)
+        async with offset_reader(self._settings.client("receipts"), "receipts", self._runtime) as consumer:
+            await self._read_to_end(consumer)
 
     async def _read_to_end(self, consumer: AIOKafkaConsumer) -> None:
         where = self._where

@@ -49,15 +49,11 @@ class Leadership:
     """Makes this process the plan's releaser whenever no other process is.
 
     Args:
-        plan: The plan, registered in the store.
         new_releaser: Makes the plan's releaser for a lease with this fence.
         owner: The name of this process, unique to it.
         lease_s: How long a lease holds without renewal: after that another process takes over.
         automatic: Whether windows are sealed and released by the clock; else by the administration alone.
-        address: ``host:port`` of this process's administration.
-
-    Attributes:
-        address: As above; may be set until the start.
+        address: ``host:port`` of this process's administration; may be set until the start.
     """
 
     def __init__(  # noqa: PLR0913  each is a part or a setting of its own

@@ -129,9 +129,6 @@ class ReceiptLines:
 
     The digest after a line is SHA-256 over the digest after the line before it (32 zero bytes at the beginning) and the
     line's bytes. The reader computes it, so that it follows the order of a topic that several processes write to.
-
-    Args:
-        where: The file or topic, for errors.
     """
 
     def __init__(self, where: str) -> None:
@@ -358,12 +355,9 @@ class NoReceipts:
 
 
 def _append(path: Path, data: bytes, at: int | None = None) -> None:
-    """Appends in one write, on disk when it returns.
+    """Appends in one write, on disk when it returns; creates a missing file if ``at`` is not given.
 
-    Args:
-        path: The file; created if it is missing and ``at`` is not given.
-        data: The bytes to append.
-        at: The known size of the file: bytes beyond it are of a write that failed half way, and are cut off.
+    ``at`` is the known size of the file: bytes beyond it are of a write that failed half way, and are cut off.
 
     Raises:
         OSError: Not all bytes were written, or the file is shorter than its known size.

@@ -58,11 +58,6 @@ class Releaser:
 
     An exhausted budget stops outcomes, not collection: windows are still sealed in time, and their entries and exact
     counters are kept until an operator acts. The status says so, and how many windows wait.
-
-    Args:
-        plan: The plan, registered in the store.
-        fence: Of the lease that this process holds.
-        entropy: Source of the keys of outcomes.
     """
 
     def __init__(  # noqa: PLR0913  each is a part of its own
@@ -139,13 +134,9 @@ class Releaser:
                 return  # `stopped` says why
 
     async def seal(self, window: int | None = None) -> int:
-        """Closes a window in every partition; returns once its counters are stored and final.
+        """Closes a window (None: the oldest unsealed one) in every partition, and returns its index.
 
-        Args:
-            window: Its index; None: the oldest that is not sealed.
-
-        Returns:
-            The window.
+        Then its counters are stored and final.
 
         Raises:
             WindowOrderError: No gateway had it open, or an older one comes first.
@@ -335,9 +326,7 @@ class Releaser:
     async def _erase_due(self, *, patient: bool = False) -> None:
         """Erases what is due, if anything; a failure is reported to the observer and not raised.
 
-        Args:
-            patient: Whether to skip the attempt for a growing time after a failure, for a caller that comes every
-                second.
+        ``patient`` skips the attempt for a growing time after a failure, for a caller that comes every second.
 
         Raises:
             FencedError: Another process releases now, and erases.

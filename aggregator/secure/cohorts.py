@@ -41,21 +41,13 @@ class CallKey(NamedTuple):
 
 @dataclass(frozen=True)
 class CohortRules:
-    """When a cohort starts.
+    """When a cohort starts."""
 
-    Attributes:
-        size: N clients at most.
-        least: S of them at least.
-        wait_ms: Without a pool: how long the first one waits before fewer than N are enough.
-        rounds_max: Rounds that may be under way at once.
-        pool: P, how many must wait before any are drawn; 0: the plan states no pool.
-    """
-
-    size: int
-    least: int
-    wait_ms: int
-    rounds_max: int
-    pool: int = 0
+    size: int  # N clients at most
+    least: int  # S of them at least
+    wait_ms: int  # without a pool: how long the first one waits before fewer than N are enough
+    rounds_max: int  # rounds that may be under way at once
+    pool: int = 0  # P, how many must wait before any are drawn; 0: the plan states no pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +76,14 @@ class Woke:
 
 @dataclass(frozen=True, slots=True)
 class RoundOver:
-    """A round has ended.
-
-    Attributes:
-        members: All that were in it.
-        back: Those of them that are still there and take part again; nothing of them was spent.
-        spent: Clients whose vector was taken.
-        spoilers: Clients because of whom it ended, at no cost, while all members were needed.
-    """
+    """A round has ended."""
 
     window: int
     members: tuple[CallKey, ...]
-    back: tuple[CallKey, ...]
-    spent: frozenset[str]
+    back: tuple[CallKey, ...]  # members that are still there and take part again; nothing of them was spent
+    spent: frozenset[str]  # clients whose vector was taken
     now_ms: int
-    spoilers: frozenset[str] = frozenset()
+    spoilers: frozenset[str] = frozenset()  # because of whom it ended, at no cost, while all members were needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +115,11 @@ class Starts:
 class EndReason(enum.Enum):
     """Why a call does not take part in a window, or not any more."""
 
-    REPLACED = "a newer call of the same client has taken its place"
+    REPLACED = "a newer call of this client has taken its place"
     IN_ROUND = "a round of this client is under way, in another call"
-    TOOK_PART = "this client's vector was taken in this window"
-    TOO_SOON = "it has spoilt a round of this window, and has to pause"
-    DRAWN_TOO_OFTEN = "it was drawn into as many cohorts of this window as it may be"
+    TOOK_PART = "a vector of this client was taken in this window already"
+    TOO_SOON = "a round ended because of this client, expected it to come in again later"
+    DRAWN_TOO_OFTEN = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
     CLOSED = "the window closed before a cohort was there"
 
 

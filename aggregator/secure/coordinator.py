@@ -74,18 +74,11 @@ _journal = journal("secure sums")
 
 
 class PastRound(NamedTuple):
-    """One round that is over.
-
-    Attributes:
-        window: Its window.
-        result: Of its sum.
-        survivors: Clients whose vectors are in it; none where there is no sum.
-        members: All clients of the round.
-    """
+    """One round that is over."""
 
     window: int
     result: RoundResult
-    survivors: frozenset[str]
+    survivors: frozenset[str]  # clients whose vectors are in its sum; none if there is no sum
     members: frozenset[str]
 
     def result_for(self, client_id: str) -> RoundResult:
@@ -154,7 +147,6 @@ class CohortCoordinator:
     Args:
         budget: Whether the ledger could pay for a window; its rounds have it charged.
         entropy: Of the draws of cohorts, and of the ids of rounds.
-        directory: Of clients; None where the plan names none.
         tracer: Gets a span for each round, which names no client.
     """
 
@@ -488,19 +480,14 @@ def outcome_of(round_id: bytes, result: RoundResult, *, again: bool = False) -> 
 
 def _ending_of(effect: Ends) -> RoundOutcome | RefusedError:
     match effect.reason:
-        case EndReason.REPLACED:
-            return overloaded("a newer call of this client has taken its place")
-        case EndReason.IN_ROUND:
-            return overloaded("a round of this client is under way, in another call")
+        case EndReason.REPLACED | EndReason.IN_ROUND:
+            return overloaded(effect.reason.value)
         case EndReason.TOOK_PART:
-            detail = "a vector of this client was taken in this window already"
-            return RoundOutcome(b"", RoundResult.UNKNOWN, detail)
+            return RoundOutcome(b"", RoundResult.UNKNOWN, effect.reason.value)
         case EndReason.TOO_SOON:
-            detail = "a round ended because of this client, expected it to come in again later"
-            return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms))
+            return RefusedError(Refusal.of(ServiceReason.OVERLOADED, effect.reason.value, effect.wait_ms))
         case EndReason.DRAWN_TOO_OFTEN:
-            detail = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
-            return RoundOutcome(b"", RoundResult.ABORTED, detail)
+            return RoundOutcome(b"", RoundResult.ABORTED, effect.reason.value)
         case EndReason.CLOSED:
             return outcome_of(b"", RoundResult.LATE)
 

@@ -72,21 +72,13 @@ _journal = journal("secure sums")
 
 
 class RoundEnd(NamedTuple):
-    """How a round ended.
+    """How a round ended."""
 
-    Attributes:
-        sum: The sum of the clients' vectors; None where the round failed.
-        why: What failed, in one sentence.
-        again: Whether those that are still there may begin another one at once.
-        result: What clients are told where there is no sum.
-        suspects: Clients because of whom it may have failed.
-    """
-
-    sum: Sum | None
-    why: str = ""
-    again: bool = False
-    result: RoundResult = RoundResult.ABORTED
-    suspects: tuple[str, ...] = ()
+    sum: Sum | None  # None: the round failed
+    why: str = ""  # what failed, in one sentence
+    again: bool = False  # whether those that are still there may begin another round at once
+    result: RoundResult = RoundResult.ABORTED  # of a round without a sum, for its clients
+    suspects: tuple[str, ...] = ()  # clients because of whom it may have failed
 
 
 @dataclass(frozen=True)
@@ -188,7 +180,6 @@ class VectorUploads:
     """The vectors of one round that are being uploaded.
 
     Args:
-        total_bytes: Of a packed vector.
         at_once: How many clients may be sending: so many vectors are held here at most.
 
     Attributes:
@@ -220,15 +211,9 @@ class VectorUploads:
         self._held.pop(client_id, None)
 
     def add(self, client_id: str, offset: int, data: bytes) -> bytes | None:
-        """Takes the next chunk.
+        """Takes the next chunk of a vector: 1 to ``CHUNK_BYTES_MAX`` bytes, from where the last one ended.
 
-        Args:
-            client_id: The sender.
-            offset: Of the chunk in the vector: where the last one ended.
-            data: 1 to ``CHUNK_BYTES_MAX`` bytes.
-
-        Returns:
-            The vector, once it is whole.
+        Returns the vector, once it is whole.
 
         Raises:
             SecureSumError: It was not granted, does not follow the last one, or is too long.
@@ -254,8 +239,6 @@ class Participant:
     """One client's part in a window: one call, from its entry to its last reply.
 
     Attributes:
-        key: The call.
-        window: In which it takes part.
         round: The round that it is in; None while it waits for one.
         past_rounds: Ids of rounds that it was in, and that ended before anything was spent: a message of one was on
             its way when that round ended, and is no fault of the client.
@@ -332,19 +315,13 @@ class RoundDriver:
     """One round.
 
     Args:
-        id: 32 bytes.
         is_drawn: Whether the participants are a cohort that was drawn now; else those that are left of one.
         claims: Claims them, and has the ledger pay for the window, once, before the first grant.
-        directory: Of clients; None where the plan names none.
 
     Attributes:
-        participants: By client.
-        uploads: Vectors that come in.
-        ended: Its end, once it is there.
         decided: Set once its result can be asked for.
         dropped: Clients that are out.
         spoilers: Clients because of whom it ended while all of them were needed.
-        progress: Clients by step.
         on_step: Called with each step that begins, and how many clients are in it.
     """
 

@@ -125,12 +125,8 @@ async def charge_collection(tx: Transaction, plan: Plan, window: int, members: R
     left the device. The window is charged once, whoever asks and however often; the charge stays, whatever is
     collected. It needs no fence: every gateway asks before it accepts anything.
 
-    Args:
-        tx: The transaction.
-        plan: The window's plan.
-        window: Open, and begun by the store's clock.
-        members: Of the round of a secure sum that is about to ask for vectors: the same transaction fixes that their
-            vectors belong to no other round of the window. None for a local plan.
+    ``members`` are those of the round of a secure sum that is about to ask for vectors: the same transaction fixes that
+    their vectors belong to no other round of the window. A local plan has none.
 
     Raises:
         BudgetError: The ledger's limits do not allow it: nothing may be collected for the window.

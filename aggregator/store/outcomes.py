@@ -25,14 +25,9 @@ async def reserve_outcome(
     spends nothing. But if a restored store has lost that charge and there are submissions, it is charged here, beyond
     the limits if need be.
 
-    Args:
-        tx: The transaction.
-        plan: The window's plan.
-        kind: ``tumbling``.
-        window: The oldest sealed one without an outcome.
-        digest: :meth:`aggregator.model.SealedWindow.digest` of the data that the outcome will be drawn from.
-        entropy: Source of the key; read once the charge is allowed.
-        fence: Of the releaser's lease.
+    The window is the oldest sealed one without an outcome. ``digest`` is that of the data that the outcome is drawn
+    from (:meth:`aggregator.model.SealedWindow.digest`); ``entropy``, the source of the key, is read once the charge is
+    allowed.
 
     Returns:
         The key of a :class:`hushsum.entropy.KeyedEntropy`. It reveals the noise.

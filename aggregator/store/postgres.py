@@ -48,8 +48,6 @@ class PostgresSettings:
 
     Attributes:
         dsn: Its address, ``postgresql://user:password@host:port/database?sslmode=verify-full``; a secret.
-        schema: Of the tables.
-        pool: The largest number of connections.
         timeout_s: The longest time of a command, a lock or a pause inside a transaction.
         patience_s: How long to retry at the start.
         older_s: How long erasing waits for sessions that read an older moment.
@@ -373,9 +371,7 @@ _LOST: Final = "what is released, charged or folded may not survive the loss of 
 async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ships no types
     """Refuses a server that would lose committed transactions; called for every new connection.
 
-    Args:
-        connection: To the server.
-        known: Whether this process has used the database before.
+    ``known`` says whether this process has used the database before.
 
     Raises:
         StoreUnavailableError: It is read-only and ``known``: another server may just have become the primary.
@@ -482,12 +478,9 @@ async def older_reader(tx: Transaction, since: str) -> str | None:
 
 
 async def vacuum(connection: Any, tables: tuple[str, ...], *, certain: bool) -> None:  # asyncpg ships no types
-    """Vacuums tables and their indexes.
+    """Vacuums tables and their indexes; meanwhile the connection has another statement timeout.
 
-    Args:
-        connection: Its statement timeout is lifted meanwhile.
-        tables: Their names.
-        certain: Whether to include pages that a session is reading, which VACUUM skips unless it has to freeze.
+    ``certain`` includes pages that a session is reading, which VACUUM skips unless it has to freeze.
 
     Raises:
         StoreError: With ``certain``: another role owns a table, for which VACUUM only warns.

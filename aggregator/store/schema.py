@@ -174,11 +174,7 @@ _LOCK: Final = 0x48755374  # "HuSt"
 
 
 async def migrate(connection: Any, schema: str) -> None:  # what asyncpg connects; it ships no types
-    """Creates or upgrades the tables to this version's.
-
-    Args:
-        connection: Outside a transaction; its search path is the schema.
-        schema: Its name.
+    """Creates or upgrades the tables to this version's; the connection's search path is the schema.
 
     Raises:
         StoreError: The tables are of a newer version.

@@ -72,10 +72,8 @@ class Database(Protocol):
     async def erase(self, *tables: str, certain: bool) -> None:
         """Removes deleted and committed rows from the files of these tables, as far as the database can.
 
-        Args:
-            tables: Their names.
-            certain: Whether to raise if another session prevents it now, such as by reading a moment before the
-                deletion; else it is left to a later call.
+        If another session prevents it now, such as by reading a moment before the deletion, it is left to a later call,
+        or with ``certain`` raises.
         """
 
     async def close(self) -> None:

@@ -128,11 +128,8 @@ async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: i
 async def mark_sealed(tx: Transaction, plan: int, seals: Collection[int] = ()) -> None:
     """Marks the closing windows of a locked plan as sealed that every partition has closed.
 
-    Args:
-        tx: The transaction.
-        plan: The plan's number.
-        seals: Windows whose seal a fold has passed. They become closing at least: a store that was restored from an
-            older copy may call them open, or not know them, and no gateway may acknowledge for them any more.
+    ``seals`` are windows whose seal a fold has passed. They become closing at least: a store that was restored from an
+    older copy may call them open, or not know them, and no gateway may acknowledge for them any more.
     """
     await tx.execute_many(
         "INSERT INTO windows (plan, \"window\", state) VALUES ($1, $2, 'closing') "
@@ -201,18 +198,12 @@ async def _state(tx: Transaction, plan: int, window: int) -> WindowState | None:
 async def acquire_lease(
     tx: Transaction, plan_id: bytes, owner: str, address: str, seconds: float, *, exclusive: bool
 ) -> int | None:
-    """Makes one process the plan's releaser, by the store's own clock.
+    """Makes one process the plan's releaser for so many seconds, by the store's own clock.
 
-    Args:
-        tx: The transaction.
-        plan_id: The plan to release.
-        owner: The name of the process that asks, unique to it.
-        address: ``host:port`` of its administration, shown to callers of other processes.
-        seconds: How long the lease holds without renewal.
-        exclusive: Whether only one process uses the store, so that an earlier holder is gone.
+    ``owner`` is a name unique to the process; ``address``, ``host:port`` of its administration, is shown to callers of
+    other processes. ``exclusive``: only one process uses the store, so that an earlier holder is gone.
 
-    Returns:
-        The next fence; None while another process's lease holds.
+    Returns the next fence; None while another process's lease holds.
     """
     plan = await plan_number(tx, plan_id)
     found = "SELECT owner, until_ms FROM leases WHERE plan = $1"

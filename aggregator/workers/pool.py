@@ -117,7 +117,6 @@ class WorkerPool:
             self._held[partition] = PartitionSupervisor(
                 partition,
                 partial(self._claim, partition),
-                settings=self._settings,
                 runtime=self._runtime,
                 observer=self._observer,
                 failed=self._failed,

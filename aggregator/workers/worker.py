@@ -273,7 +273,6 @@ class PartitionSupervisor:
         partition: int,
         claim: Callable[[], Awaitable[Worker]],
         *,
-        settings: WorkerSettings,
         runtime: Runtime,
         observer: Observer,
         failed: Callable[[PartitionStoppedError], None],
@@ -284,7 +283,6 @@ class PartitionSupervisor:
         self.stopped = ""
         self._cause: Exception | None = None
         self._claim = claim
-        self._settings = settings
         self._runtime = runtime
         self._observer = observer
         self._failed = failed

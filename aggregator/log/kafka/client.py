@@ -39,16 +39,12 @@ class KafkaSettings:
 
     Attributes:
         bootstrap: ``host:port`` of brokers, separated by commas.
-        prefix: Of the names of topics and groups.
         replication: Copies of a new topic; None: as many as there are brokers, up to 3.
         retention_s: Of a new topic of entries; None: as long as needed.
         recovery_s: The longest time that restoring a store may take: entries are kept for so long beyond their window.
         sasl_mechanism: One of :data:`MECHANISMS`.
-        user: The SASL user.
-        password_file: Holds the SASL password.
         ca_file: PEM of the brokers' certificate authority; None: those that the system trusts.
         cert_file: PEM of the client certificate, if brokers ask for one.
-        key_file: PEM of its key.
         session_s: A member of the group without a heartbeat for so long loses its partitions.
         request_s: The longest time of one request, or of one append with all its repetitions.
     """

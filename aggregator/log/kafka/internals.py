@@ -90,11 +90,7 @@ class PartitionClient:
 
     @classmethod
     async def connect(cls, arguments: dict[str, Any], where: TopicPartition) -> Self:
-        """Connects to the partition's leader.
-
-        Args:
-            arguments: Of every client (:meth:`aggregator.log.kafka.client.KafkaSettings.client`).
-            where: Topic and partition.
+        """Connects to the partition's leader, with the ``arguments`` of every client.
 
         Raises:
             LogUnavailableError: No broker answers.
@@ -119,11 +115,9 @@ class PartitionClient:
         return int(self._where.partition)
 
     async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[Message]:
-        """As many messages as a broker sends at once; none if none came in time.
+        """As many messages from ``offset`` (or else ``next_offset``) on as a broker sends at once.
 
-        Args:
-            wait_s: How long the broker may wait for the first message.
-            offset: Where they begin; None: at ``next_offset``.
+        None if none came in ``wait_s`` seconds.
 
         Raises:
             OutOfRangeError: The partition does not hold the offset.

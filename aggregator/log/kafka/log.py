@@ -5,7 +5,8 @@ A position is ``offset << 16 | index``: the offset of a message in its partition
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
@@ -195,7 +196,6 @@ class KafkaLog:
     """See :class:`aggregator.interfaces.Log`. Made by :meth:`open`.
 
     Attributes:
-        topic: Its name.
         warnings: The promises that the topic cannot keep, for the operator; a sentence each.
     """
 
@@ -403,23 +403,29 @@ class KafkaLog:
             await client.close()
 
 
-async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
-    """By partition, the offset after its last message."""
+@asynccontextmanager
+async def offset_reader(arguments: dict[str, Any], what: str, runtime: Runtime) -> AsyncIterator[AIOKafkaConsumer]:
+    """A started consumer of no group, which reads from the offsets that it is given.
+
+    Raises:
+        LogUnavailableError: No broker answers.
+    """
     consumer = AIOKafkaConsumer(
-        **await via_reachable_broker(settings.client("ends")),
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
+        **await via_reachable_broker(arguments), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
     )
     try:
-        with translated_errors("ends"):
+        with translated_errors(what):
             await consumer.start()
-            found = await consumer.end_offsets(
-                [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-            )
-            return {where.partition: end for where, end in found.items()}
+            yield consumer
     finally:
         await end_client(consumer, runtime)
+
+
+async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
+    """By partition, the offset after its last message."""
+    async with offset_reader(settings.client("ends"), "ends", runtime) as consumer:
+        found = await consumer.end_offsets([TopicPartition(topic.name, number) for number in range(topic.partitions)])
+        return {where.partition: end for where, end in found.items()}
 
 
 def _is_seal(data: bytes) -> bool:

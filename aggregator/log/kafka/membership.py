@@ -39,7 +39,6 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
     a listener and a state of its own, and after :meth:`give_up` its callbacks change nothing.
 
     Attributes:
-        consumer: The consumer.
         held: The partitions that the group has assigned to it, and that the owner folds.
         heard_s: When the group answered it last.
     """

@@ -53,9 +53,7 @@ class RequiredSetting:
     """The requirement on one setting of a topic.
 
     Attributes:
-        value: The value in a new topic.
         rule: The values allowed: only this one, or also larger or smaller ones. -1 is the largest of all.
-        why: Half a sentence.
     """
 
     value: str
@@ -76,7 +74,6 @@ class TopicNeeds:
 
     Attributes:
         partitions: The least number; others are not used.
-        settings: By Kafka's names.
         message_bytes: The largest message; the same in every process that writes.
         stamps: The schedule whose window starts are the messages' timestamps; None: brokers stamp the time of arrival.
     """
@@ -200,7 +197,6 @@ class PreparedTopic(NamedTuple):
 
     Attributes:
         warnings: The promises that it cannot keep, and other oddities, for the operator; a sentence each.
-        topic_id: Its id; None if brokers are too old to have one.
     """
 
     warnings: tuple[str, ...]
@@ -306,10 +302,8 @@ class TopicIdentity:
     """Detects that a topic was re-created or replaced by an older copy; shared by all readers and writers of a process.
 
     Args:
-        topic: Its name.
         topic_id: Its id at opening; None if brokers give topics none.
         ends: By partition, the offset after the last message at opening.
-        runtime: Clock.
     """
 
     def __init__(self, topic: str, topic_id: bytes | None, ends: Mapping[int, int], runtime: Runtime) -> None:
