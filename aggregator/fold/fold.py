@@ -345,7 +345,6 @@ class Fold:
     def _run(
         self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
     ) -> Iterator[VerdictColumns | Verdict]:
-        """Folds consecutive entries of one kind."""
         if kind is DeltaEntry and self._batches is not None:
             positions, deltas = zip(*entries, strict=True)
             yield self._batches.apply(positions, deltas, self.closed_through, self._verdict)

@@ -86,7 +86,6 @@ class Verdicts(Sequence[Verdict]):
         self._values: list[Verdict] | None = None
 
     def kinds(self) -> Counter[VerdictKind]:
-        """How many of each kind."""
         found: Counter[VerdictKind] = Counter()
         for part in self._parts:
             if isinstance(part, Verdict):

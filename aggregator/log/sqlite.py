@@ -129,7 +129,6 @@ class SqliteLog:
         return positions
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
-        """See :meth:`aggregator.interfaces.Log.read`."""
         end = self._ends[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
@@ -168,7 +167,6 @@ class SqliteLog:
                 await self._writer.write(partial(_forget, scope=scope))
 
     async def close(self) -> None:
-        """Closes the file after the calls in progress."""
         await self._reader.close()
         await self._writer.close()
 

@@ -91,12 +91,10 @@ class ReleaseCatalog:
             await runtime.sleep(_POLL_S)
 
     def announce(self) -> None:
-        """Wakes watchers after a publication."""
         self._published.set()
         self._published = asyncio.Event()
 
     def close(self) -> None:
-        """Ends all watches."""
         self._closing = True
         self.announce()
 

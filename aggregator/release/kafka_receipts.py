@@ -77,7 +77,6 @@ class ReceiptsTopic:
         return receipts
 
     async def begin(self) -> ReceiptsMark:
-        """Appends a header if there is none."""
         async with self._turn:
             await self._catch_up()
             if not self._lines.mark.id:

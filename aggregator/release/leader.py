@@ -79,7 +79,6 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this process releases now."""
         return self._term is not None and self._runtime.monotonic() < self._term.until_s
 
     async def start(self) -> None:

@@ -247,7 +247,6 @@ class ReceiptsFile:
         return receipts
 
     async def begin(self) -> ReceiptsMark:
-        """Creates the file and appends a header, if they are missing."""
         return await self._runtime.blocking(self._begin)
 
     async def check(self, bound: ReceiptsMark) -> None:

@@ -167,7 +167,6 @@ class _Forming:
         return places[:drawn]
 
     def blame(self, client_id: str, now_ms: int) -> None:
-        """It has spoilt a round."""
         rounds = self.spoilt.get(client_id, (0, 0))[0] + 1
         self.spoilt[client_id] = rounds, now_ms + (PAUSE_MS << (rounds - 1))
 
@@ -183,7 +182,6 @@ class Cohorts:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The windows of which anything is remembered."""
         return tuple(self._windows)
 
     @property

@@ -82,7 +82,6 @@ class PastRound(NamedTuple):
     members: frozenset[str]
 
     def result_for(self, client_id: str) -> RoundResult:
-        """The result for a client's vector."""
         if client_id not in self.members:
             return RoundResult.UNKNOWN
         is_left_out = bool(self.survivors) and client_id not in self.survivors
@@ -113,7 +112,6 @@ class RoundHistory:
         return RoundResult.UNKNOWN if past is None or past.window != window else past.result_for(client_id)
 
     def forget_before(self, window: int) -> None:
-        """Forgets all rounds of older windows."""
         for round_id in [round_id for round_id, past in self._rounds.items() if past.window < window]:
             self._clients -= len(self._rounds.pop(round_id).members)
 
@@ -225,7 +223,6 @@ class CohortCoordinator:
         return outcome_of(enter.spent_round, self._history.result_for(client_id, enter.spent_round, enter.window))
 
     def check_plan(self, plan_id: bytes) -> None:
-        """Raises ``RefusedError`` for another plan."""
         if plan_id != self.plan.id:
             raise RefusedError(errors.wrong_plan(plan_id, self.plan))
 
@@ -245,7 +242,6 @@ class CohortCoordinator:
             await driver.chunk(participant, request)
 
     def left(self, participant: Participant) -> None:
-        """A client's call has ended."""
         participant.is_there = False
         if self._participants.pop(participant.key, None) is not None:
             if participant.round is not None:

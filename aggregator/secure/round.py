@@ -196,11 +196,9 @@ class VectorUploads:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of vectors that are not whole."""
         return sum(map(len, self._held.values()))
 
     def grant(self, client_id: str) -> None:
-        """Allows a client to send its vector."""
         assert len(self._held) < self._at_once, "more uploads granted than this server holds"
         assert client_id not in self.granted, "a vector is granted once"
         self.granted.add(client_id)
@@ -366,7 +364,6 @@ class RoundDriver:
 
     @property
     def present(self) -> tuple[Participant, ...]:
-        """Its members that are not out."""
         return tuple(each for client_id, each in self.participants.items() if client_id not in self.dropped)
 
     @property
@@ -376,7 +373,6 @@ class RoundDriver:
 
     @property
     def spent(self) -> frozenset[str]:
-        """Clients that have sent any of their vector."""
         return frozenset(self.uploads.begun)
 
     @property
@@ -411,7 +407,6 @@ class RoundDriver:
             self._drop(client_id, _malformed(detail))
 
     async def chunk(self, participant: Participant, chunk: VectorChunk) -> None:
-        """Takes a chunk of a client's vector."""
         client_id = participant.client_id
         if not self._is_in(participant):
             return
@@ -428,7 +423,6 @@ class RoundDriver:
             await self._put(Uploaded(client_id, vector), participant)
 
     def left(self, participant: Participant) -> None:
-        """A client's call has ended."""
         if self._is_in(participant):
             self._drop(participant.client_id)
 

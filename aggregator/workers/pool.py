@@ -131,7 +131,6 @@ class WorkerPool:
             await asyncio.gather(*(held.release(self._settings.revoke_s) for held in leaving))
 
     async def lost(self, partitions: Collection[int]) -> None:
-        """Drops partitions as they are."""
         for held in self._taken(partitions):
             held.drop()
 
@@ -205,7 +204,6 @@ class WorkerPool:
             await self.closed(partition, (await self._holding(partition).working()).fold.closed_through)
 
     async def closed(self, partition: int, window: int) -> None:
-        """Returns once the partition has stored the window as sealed."""
         await self._reached(partition, lambda worker: worker.closed, window)
 
     async def recall(

@@ -59,7 +59,6 @@ class RemoteFolds:
         await self._reached(self._of(partition).position, position + 1)
 
     async def closed(self, partition: int, window: int) -> None:
-        """Returns once the partition has stored the window as sealed."""
         try:
             await within(CLOSE_S, self._reached(self._of(partition).closed, window), runtime=self._runtime)
         except TimeoutError:

@@ -380,7 +380,6 @@ class KafkaLog:
                 await admin.delete_records(records)
 
     async def close(self) -> None:
-        """Ends all connections."""
         for clients in (self._readers, self._end_clients):
             for partition in list(clients):
                 await self._drop(clients, partition)

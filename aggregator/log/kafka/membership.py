@@ -105,7 +105,6 @@ class KafkaMembership:
         self._running = self._runtime.spawn(self._run(owner), "membership")
 
     async def stop(self) -> None:
-        """Revokes the partitions, and leaves."""
         self._stopping = True
         if self._member is not None:
             await self._member.give_up(lost=False)

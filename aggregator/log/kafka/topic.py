@@ -285,7 +285,6 @@ async def _settings_of(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
 
 
 def _raise_refusal(name: str, code: int, message: str | None) -> None:
-    """Raises a broker's error, if there is one."""
     error = for_code(code)
     if code == 0:
         return
