@@ -116,11 +116,7 @@ class Service:
         self.metrics.on_published = self.catalog.announce
 
     async def failed(self) -> None:
-        """Never returns; raises the error of a task that the service cannot go on without.
-
-        Raises:
-            AggregatorError: A fold has stopped.
-        """
+        """Never returns; raises the error of a task that the service cannot go on without, such as a stopped fold's."""
         await self._supervisor.failed()
 
     async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataDir | None) -> None:

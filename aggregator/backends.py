@@ -255,11 +255,7 @@ def _cluster(module: str) -> ModuleType | Any:
 async def authenticator_of(
     config: Config, runtime: Runtime, metrics: Metrics, supervision: TaskSupervisor
 ) -> Authenticator:
-    """The configured authenticator; a file of tokens is watched from now on.
-
-    Raises:
-        ConfigError: The file of tokens cannot be read.
-    """
+    """The configured authenticator; a file of tokens is watched from now on. ConfigError if it cannot be read."""
     if config.authentication == "certificate":
         return CertificateAuthenticator(runtime)
     if config.authentication == "declared":

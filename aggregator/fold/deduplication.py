@@ -111,11 +111,7 @@ class StreamState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads what :meth:`to_bytes` wrote.
-
-        Raises:
-            StoreError: A newer format, or bytes that are no stream state.
-        """
+        """Reads what :meth:`to_bytes` wrote; StoreError for a newer format, or for bytes that are no stream state."""
         state = cls()
         state.highest, state._mask, state.last_window, _ = cls.head_of(data)
         state._slots = bytearray(data[HEAD.size :])

@@ -93,11 +93,7 @@ class _Header(NamedTuple):
 
 
 def _header(entry: DeltaEntry | CohortSumEntry | ReportsEntry) -> _Header:
-    """Reads the header of an entry.
-
-    Raises:
-        DeltaError: Its bytes have none.
-    """
+    """The header of an entry; DeltaError if its bytes have none."""
     if isinstance(entry, CohortSumEntry):
         return _Header(NOBODY, entry.id, entry.plan_id, entry.window, entry.sum)
     owner, data = (NOBODY, entry.batch) if isinstance(entry, ReportsEntry) else (entry.client_id, entry.delta)

@@ -182,11 +182,7 @@ def admit_all(
 
 
 def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry | RefusedEntry:
-    """The entry to fold, or why it is refused.
-
-    Raises:
-        LogError: An entry of a newer format, which may not be skipped.
-    """
+    """The entry to fold, or why it is refused; LogError for one of a newer format, which may not be skipped."""
     if positioned.problem is not None:
         return RefusedEntry(positioned.problem, _PROBLEMS.get(positioned.problem, positioned.problem.value))
     try:

@@ -86,11 +86,7 @@ class Leadership:
         self._task = self._runtime.spawn(self._run(), "leadership")
 
     async def led(self) -> None:
-        """Returns once this process releases, and has completed what a crash interrupted.
-
-        Raises:
-            Exception: Any that :meth:`ended` raises.
-        """
+        """Returns once this process releases and has completed what a crash interrupted; raises as :meth:`ended`."""
         await self._first.wait()
         if self._task is not None and self._task.done():
             await self.ended()

@@ -91,11 +91,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """The receipt with a line's fields.
-
-        Raises:
-            ValueError: They are not those of a receipt; or an error of one of their decoders.
-        """
+        """The receipt with a line's fields; ValueError or an error of a decoder if they are not a receipt's."""
         kind, window = fields["kind"], fields["window"]
         if not isinstance(kind, str) or type(window) is not int:
             raise ValueError("a kind that is no text, or a window that is no number")

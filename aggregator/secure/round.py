@@ -285,11 +285,7 @@ class Participant:
             self._wake.set()
 
     async def replies(self) -> AsyncIterator[RoundReply]:
-        """All replies, in order; read by one.
-
-        Raises:
-            RefusedError: That was the end.
-        """
+        """All replies, in order, for one reader; RefusedError if that was the end."""
         while True:
             while self._unread:
                 yield self._unread.popleft()

@@ -79,11 +79,7 @@ async def register(tx: Transaction, plan: Plan, partitions: int, first_window: i
 
 
 async def keep_plan_signature(tx: Transaction, signed: SignedPlan) -> None:
-    """Stores the signature of a registered plan and replaces an earlier one. It is not verified here.
-
-    Raises:
-        StoreError: The plan is not registered.
-    """
+    """Stores a plan's signature, unverified, in place of an earlier one; StoreError if the plan is not registered."""
     await tx.execute(
         "INSERT INTO plan_signatures (plan, key_id, suite, signature) VALUES ($1, $2, $3, $4) "
         "ON CONFLICT (plan) DO UPDATE SET key_id = excluded.key_id, suite = excluded.suite, "

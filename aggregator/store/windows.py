@@ -144,11 +144,7 @@ async def mark_sealed(tx: Transaction, plan: int, seals: Collection[int] = ()) -
 
 
 async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
-    """Checks that a window is the oldest without an outcome, and sealed.
-
-    Raises:
-        WindowOrderError: It is not.
-    """
+    """Raises WindowOrderError unless a window is sealed and the oldest without an outcome."""
     oldest = await tx.fetch_row(
         "SELECT \"window\", state FROM windows WHERE plan = $1 AND state IN ('open', 'closing', 'sealed') "
         'ORDER BY "window" LIMIT 1',
@@ -160,11 +156,7 @@ async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
 
 
 async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
-    """Checks that the windows up to this one may be forgotten.
-
-    Raises:
-        StoreError: One of them has no published outcome yet.
-    """
+    """Raises StoreError if a window up to this one waits for its outcome, or for the outcome's publication."""
     waiting = await tx.fetch_row(
         'SELECT "window" FROM windows '
         "WHERE plan = $1 AND \"window\" <= $2 AND state IN ('open', 'closing', 'sealed') "
@@ -266,11 +258,7 @@ async def lease(tx: Transaction, plan_id: bytes) -> Lease | None:
 
 
 async def check_lease(tx: Transaction, plan: int, fence: int) -> None:
-    """Checks a releaser's fence, and keeps others from taking the lease until the transaction ends.
-
-    Raises:
-        FencedError: Another process has taken the lease since.
-    """
+    """Checks a fence, and keeps the lease until the transaction ends; FencedError if another process has taken it."""
     row = await tx.fetch_row("SELECT fence FROM leases WHERE plan = $1", plan, lock=True)
     if row is None or row[0] != fence:
         raise _fenced(fence)

@@ -292,11 +292,7 @@ class PartitionSupervisor:
         self._task = runtime.spawn(self._hold(), f"fold-{partition}")
 
     async def working(self) -> Worker:
-        """The worker, at once where there is one, else once there is.
-
-        Raises:
-            PartitionStoppedError: There will be none.
-        """
+        """The worker, at once where there is one, else once there is; PartitionStoppedError if there will be none."""
         while self.worker is None:
             if self.stopped:
                 raise self._error()

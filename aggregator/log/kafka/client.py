@@ -210,11 +210,7 @@ def _with_advice(said: str) -> str:
 
 @asynccontextmanager
 async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A started admin client.
-
-    Raises:
-        LogUnavailableError: No broker answers.
-    """
+    """A started admin client; LogUnavailableError if no broker answers."""
     admin = AIOKafkaAdminClient(**await via_reachable_broker(settings.client("admin")))
     with translated_errors("administration"):
         try:

@@ -90,11 +90,7 @@ class PartitionClient:
 
     @classmethod
     async def connect(cls, arguments: dict[str, Any], where: TopicPartition) -> Self:
-        """Connects to the partition's leader, with the ``arguments`` of every client.
-
-        Raises:
-            LogUnavailableError: No broker answers.
-        """
+        """Connects to the leader, with the ``arguments`` of every client; LogUnavailableError if none answers."""
         client = AIOKafkaClient(**await via_reachable_broker(arguments))
         try:
             with translated_errors(f"partition {where.partition}"):

@@ -404,11 +404,7 @@ class KafkaLog:
 
 @asynccontextmanager
 async def offset_reader(arguments: dict[str, Any], what: str, runtime: Runtime) -> AsyncIterator[AIOKafkaConsumer]:
-    """A started consumer of no group, which reads from the offsets that it is given.
-
-    Raises:
-        LogUnavailableError: No broker answers.
-    """
+    """A started consumer of no group, which reads from given offsets; LogUnavailableError if no broker answers."""
     consumer = AIOKafkaConsumer(
         **await via_reachable_broker(arguments), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
     )

@@ -322,11 +322,7 @@ class TopicIdentity:
         return [self._floors.get(partition, 0) for partition in partitions]
 
     def appended(self, partition: int, offset: int, floor: int) -> None:
-        """Checks the offset of an append whose lowest allowed offset was ``floor``.
-
-        Raises:
-            LogError: It is lower.
-        """
+        """Checks the offset of an append: LogError if it is lower than the lowest one allowed, ``floor``."""
         if offset < floor:
             raise self._replaced(f"partition {partition} appended at {offset}, although it had reached {floor}")
         self._rise(partition, offset + 1)
