@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -35,34 +36,19 @@ _TRUNCATE_PAUSE_S: Final = 0.05
 _TRUNCATE_TRIES: Final = 10  # about a second: no release waits longer for a reader
 
 
+@dataclass(frozen=True)
 class DatabaseKind:
-    """A kind of database file: its mark, its format, its tables and its errors.
+    """A kind of database file: its mark, its format, its tables and its errors."""
 
-    Args:
-        application_id: Its mark in SQLite's header.
-        version: The format that this version writes; a newer one is refused.
-        upgrades: By format, the statements that upgrade it to the next one; none if only the content of rows differs.
-        unavailable: The class of errors that pass: another process has locked the file, or too many files are open.
-            None: ``error``.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        application_id: int,
-        version: int,
-        schema: Sequence[str],
-        error: type[AggregatorError],
-        upgrades: Mapping[int, Sequence[str]] | None = None,
-        unavailable: type[AggregatorError] | None = None,
-    ) -> None:
-        self.what = what
-        self.application_id = application_id
-        self.version = version
-        self.schema = tuple(schema)
-        self.error = error
-        self.upgrades = dict(upgrades or {})
-        self._unavailable = error if unavailable is None else unavailable
+    what: str  # its name in errors
+    application_id: int  # its mark in SQLite's header
+    version: int  # the format that this version writes; a newer one is refused
+    schema: Sequence[str]  # statements that create its tables
+    error: type[AggregatorError]
+    #: By format, the statements that upgrade it to the next one; none if only the content of rows differs.
+    upgrades: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    #: Of errors that pass: another process has locked the file, or too many files are open. None: ``error``.
+    unavailable: type[AggregatorError] | None = None
 
     def open_writing(self, path: Path) -> sqlite3.Connection:
         """A connection that may write; creates the file if it is missing.
@@ -95,7 +81,7 @@ class DatabaseKind:
     def translated(self, error: sqlite3.Error) -> AggregatorError:
         """The file's own error for one of SQLite."""
         passes = getattr(error, "sqlite_errorcode", None) in _PASSING_CODES
-        return (self._unavailable if passes else self.error)(f"{self.what}: {error}")
+        return (self.unavailable or self.error if passes else self.error)(f"{self.what}: {error}")
 
     def open_reading(self, path: Path) -> sqlite3.Connection:
         """A connection that cannot write, to an existing file; a service may be using it.

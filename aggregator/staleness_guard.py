@@ -1,9 +1,9 @@
-"""Whether the store knows all that the log says: a store that was restored from an older copy does not, for a while.
+"""Whether the store lags behind the log, as one that was restored from an older copy does for a while. Pure.
 
-Such a store calls a window open whose seal stands in the log already; what was acknowledged by its word would be late.
-Every seal that stands before a partition's stored mark is in the store. So a gateway whose folds run elsewhere takes
-nothing before the marks of all partitions have passed the end that the log had when it began to look, and nothing again
-from when a mark is seen to go back until the marks have passed the end that the log has then. Pure.
+Such a store calls a window open although the log holds its seal: a delta that is acknowledged on that word would be
+late. The store knows every seal that stands before a partition's stored mark. So a gateway whose folds run elsewhere
+accepts nothing until the marks of all partitions have passed the end that the log had at the gateway's first look. If a
+mark is seen to go back, it accepts nothing again, until the marks have passed the end that the log has then.
 """
 
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ _EMPTY_SLOT: Final = bytes(SLOT_BYTES)
 
 
 class Observation(enum.Enum):
-    """What an id is to a stream."""
+    """The result of comparing a delta's id with the ids that its stream remembers."""
 
     NEW = "new"
     DUPLICATE = "duplicate"  # the same bytes, or so old that it was answered before
@@ -70,7 +70,7 @@ class StreamState:
         self._slots = bytearray()
 
     def observe(self, sequence: int, digest: bytes, window: int) -> Observation:
-        """What a delta with this id is; changes nothing."""
+        """Compares a delta with the ids that are remembered; changes nothing."""
         if self.is_below(sequence):
             return Observation.DUPLICATE
         use = self.use_of(sequence)

@@ -1,8 +1,8 @@
 """The fold of one partition: a pure, deterministic state machine from log entries to counters (DESIGN: the one flow).
 
-From its state and the entries alone; a batch equals its entries one by one, and two runs over the same entries agree
-whatever was checkpointed in between. It knows no clock: a window closes by a seal among the entries, and the first seal
-of a window, or of a later one, closes it. What stands before is in, what stands after is late.
+Its results depend on its state and the entries alone: a batch gives the same as its entries one by one, and two runs
+over the same entries agree, wherever checkpoints were taken. It knows no clock: the first seal of a window, or of a
+later one, among the entries closes the window. An entry before that seal counts, and an entry after it is late.
 
 A plan counts one kind of entry; any other kind in its log is refused as of the wrong mode. All kinds pass one admission
 routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of its first use:
@@ -252,7 +252,7 @@ class Fold:
         self._streams = StreamTable(state.streams)
         self._contributions = ContributionTable(state.contributions)
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
-        self._stored = (self.position, self.closed_through, self.forgotten_through)
+        self._stored = self.mark
         self._reader = reader_of(plan)
         # No attribute may hold a method of this fold: in a cycle, a fold that was given up would not be freed at once.
         self._batches: _BatchFold | None = None
@@ -311,25 +311,29 @@ class Fold:
         self._seals.clear()
         if self._retained is not None:
             self._retained.clear()
-        self._stored = (self.position, self.closed_through, self.forgotten_through)
+        self._stored = self.mark
         return change
+
+    @property
+    def mark(self) -> FoldMark:
+        """How far it has come."""
+        return FoldMark(self.position, self.closed_through, self.forgotten_through)
 
     @property
     def changed(self) -> bool:
         """Whether a checkpoint would say anything new."""
-        return self._stored != (self.position, self.closed_through, self.forgotten_through)
+        return self._stored != self.mark
 
     @property
     def must_checkpoint(self) -> bool:
         """Whether a window was closed or forgotten since the last checkpoint: others wait for it to be stored."""
-        return self._stored[1:] != (self.closed_through, self.forgotten_through)
+        return self._stored[1:] != self.mark[1:]
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
         """See :func:`aggregator.fold.deduplication.recall`."""
-        mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
         key = client_id, id.stream
         stream = None if self._streams.is_above(key, id.sequence) else self._streams.get(key)
-        return recall(stream, mark, id.sequence, digest, window)
+        return recall(stream, self.mark, id.sequence, digest, window)
 
     def stream_uses(self) -> Iterator[StreamUse]:
         return self._streams.uses()
@@ -400,7 +404,7 @@ class Fold:
         return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
 
     def _misplaced(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, header: _Header) -> Reason | None:
-        """Why an entry does not belong here, whatever it holds."""
+        """Why an entry does not belong into this partition or plan; its counters do not matter."""
         if isinstance(entry, DeltaEntry):
             is_foreign = _is_foreign(self._partition, self._partitions, entry.client_id)
         else:

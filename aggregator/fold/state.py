@@ -53,7 +53,7 @@ class FoldState:
     Attributes:
         position: Of the next entry to fold.
         closed_through: Every window up to this one is closed here.
-        forgotten_through: Of every window up to this one all is forgotten, but that it is closed.
+        forgotten_through: Every window up to this one is forgotten, except that it is closed.
         contributions: Records by client and window, where the plan bounds them or asks for a number of clients; of a
             secure plan submissions, by cohort and window; of noised whole deltas 1, by client and window.
     """

@@ -127,16 +127,16 @@ def message_bytes_max(parameters: RoundParameters) -> int:
     return len(pack(parameters, Kind.SHARES)) + max(advertisement, shares)  # all other messages are shorter
 
 
+@dataclass(frozen=True)
 class RoundClaims:
     """What the rounds of one plan ask of the store.
 
     No client is in two rounds, in whichever process, and the ledger pays before a vector is sent.
     """
 
-    def __init__(self, plan: Plan, store: Store, runtime: Runtime) -> None:
-        self._plan = plan
-        self._store = store
-        self._runtime = runtime
+    plan: Plan
+    store: Store
+    runtime: Runtime
 
     async def claim(self, window: int, members: RoundMembers, is_wanted: Callable[[], bool]) -> frozenset[str]:
         """Claims the members of a round that begins, and tries again until that works or is no longer wanted.
@@ -148,12 +148,12 @@ class RoundClaims:
         """
         backoff, trouble = Backoff(), FailureLog(_journal)
         while is_wanted():
-            work = self._store.claim_clients(self._plan.id, window, members)
+            work = self.store.claim_clients(self.plan.id, window, members)
             try:
-                return await within(ASK_S, work, runtime=self._runtime)
+                return await within(ASK_S, work, runtime=self.runtime)
             except (TimeoutError, *TRANSIENT) as error:
-                trouble.failed(self._runtime.monotonic(), "a cohort waits for the store", error, passes=True)
-            await self._runtime.sleep(backoff.next_s())
+                trouble.failed(self.runtime.monotonic(), "a cohort waits for the store", error, passes=True)
+            await self.runtime.sleep(backoff.next_s())
         return frozenset()
 
     async def charge(self, window: int, members: RoundMembers) -> None:
@@ -165,13 +165,13 @@ class RoundClaims:
             ClaimLostError: Members are in another round by now.
             StoreUnavailableError: The store does not say: it may be done.
         """
-        await asked(self._store.charge_collection(self._plan, window, members), self._runtime)
+        await asked(self.store.charge_collection(self.plan, window, members), self.runtime)
 
     async def release(self, window: int, members: RoundMembers) -> None:
         """Lets members that have sent nothing of a vector into other rounds; where the store is away, they stay out."""
         try:
-            work = self._store.release_clients(self._plan.id, window, members)
-            await within(ASK_S, work, runtime=self._runtime)
+            work = self.store.release_clients(self.plan.id, window, members)
+            await within(ASK_S, work, runtime=self.runtime)
         except (TimeoutError, *TRANSIENT) as error:
             _journal.warning("members of a round are in no other of its window", window=window, error=str(error))
 

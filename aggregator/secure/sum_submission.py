@@ -2,7 +2,7 @@
 
 The answer is the gateway's law for deltas (WIRE: answers): *counted* by a read of the store that began after the append
 was durable and says ``open``; once the window is not open, the verdict of the fold after it has passed the entry. Until
-one of them is known no client is told anything.
+one of them is known no client gets a result.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""The partitions that this process folds: they come and go, and whatever fails for a moment is loaded anew.
+"""The partitions that this process folds: they are assigned and revoked, and claimed again after a passing failure.
 
-A fold is dropped whenever what it holds can no longer be trusted (a checkpoint whose reply was lost, a fence that moved
-on), and claimed again from what is stored: nothing is ever applied on top of a fold whose changes were taken.
+A fold is dropped when its state can no longer be trusted: the reply to a checkpoint was lost, or another process has a
+newer fence. Then its partition is claimed again and loaded from the store. Nothing is ever applied to a fold after a
+checkpoint took its changes and failed.
 """
 
 import asyncio

@@ -60,8 +60,8 @@ class WorkerSettings:
 class Worker:
     """The fold of one partition, and what drives it: it alone applies, and it alone checkpoints.
 
-    It is good for one claim. Whatever fails, it ends, and its fold with it: whether a checkpoint is stored whose reply
-    was lost is not known, and what it held is gone from the fold's list of changes.
+    It serves one claim. On any failure it ends, together with its fold: if the reply to a checkpoint was lost, it is
+    not known whether the checkpoint is stored, and the fold no longer lists its changes.
 
     Attributes:
         fold: For questions; they see it between two batches.
@@ -229,7 +229,7 @@ class Worker:
 
 
 def _turns(sizes: Sequence[int], settings: WorkerSettings) -> Iterator[tuple[int, int]]:
-    """From where to where each turn goes: over entries of these sizes, each turn as long as it may be."""
+    """The bounds (start, stop) of each turn over entries of these sizes; each turn is as long as the limits allow."""
     if len(sizes) <= settings.turn and sum(sizes) <= settings.turn_bytes:
         yield from ((0, len(sizes)),) if sizes else ()
         return
