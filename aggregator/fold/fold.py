@@ -21,8 +21,7 @@ routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of 
   plans have their clients: one contribution a cohort.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import lt
 from typing import Final, NamedTuple
@@ -37,7 +36,6 @@ from aggregator.fold.state import (
     FoldMark,
     FoldState,
     Int64,
-    OpenWindow,
     OpenWindows,
     StreamUse,
 )
@@ -107,115 +105,10 @@ _NO_CONTRIBUTIONS: Final = np.zeros((0, 2), np.int64)
 _NO_WINDOW: Final = (0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_))
 
 
-class _BatchFold:
-    """Folds many deltas at once, in compiled loops, to the same counters, states and verdicts as one by one.
-
-    The reader checks the deltas and writes down what they add; the tables give each the row of its stream; one loop
-    then de-duplicates, counts contributions and adds. It stops before a delta that it cannot fold: one that is not
-    usual, of another window, or without room for the slot of its id.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        reader: DeltaReader,
-        streams: StreamTable,
-        contributions: ContributionTable | None,
-        window: Callable[[int], OpenWindow],
-        is_foreign: Callable[[str], bool],
-    ) -> None:
-        from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
-
-        self._loops = loops
-        self._reader = reader
-        self._streams = streams
-        self._contributions = contributions
-        self._window = window
-        self._is_foreign = is_foreign
-        bound = plan.privacy.records_per_client
-        self._bound = -1 if bound is None else bound
-        self._count_scale = plan.privacy.mechanism.count_scale
-        self._open: int | None = None  # the window of the last delta that was added
-
-    def apply(
-        self,
-        positions: Sequence[int],
-        entries: Sequence[DeltaEntry],
-        closed_through: int,
-        one: Callable[[DeltaEntry, int], Verdict],
-    ) -> VerdictColumns:
-        """Folds entries with the verdicts that ``one`` would give each: it folds the delta at one position."""
-        deltas = [entry.delta for entry in entries]
-        clients = [entry.client_id for entry in entries]
-        batch, signs = self._reader.batch(deltas), digests(deltas)
-        codes = np.zeros(len(entries), np.uint8)
-        others: dict[int, Verdict] = {}
-        at = 0
-        while at < len(entries):
-            end, lessons = self._reader.read(batch, at), self._reader.lessons
-            rows = self._rows(batch, clients, at, end)
-            while at < end and lessons == self._reader.lessons:
-                at, why = self._loop(at, end, batch, signs, rows, closed_through, codes)
-                if why == self._loops.UNUSUAL:
-                    others[at] = one(entries[at], positions[at])
-                    at += 1
-                elif why == self._loops.OTHER_WINDOW:
-                    self._open = int(batch.headers[at, 1])
-                elif why == self._loops.NO_ROOM:
-                    self._streams.make_room(_ROOM)
-        return VerdictColumns(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
-
-    def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
-        """The table rows of the deltas ``first`` to before ``last``: streams, and contributions; zeroes before."""
-        count = last - first
-        owners = clients[first:last]
-        rows = np.zeros(last, np.int64)
-        keys = zip(owners, batch.streams[first:last].tolist(), strict=True)
-        rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
-        if self._contributions is None:
-            return rows, _NO_ROWS
-        contribution_rows = np.zeros(last, np.int64)
-        windows = zip(batch.headers[first:last, 1].tolist(), owners, strict=True)
-        contribution_rows[first:] = self._contributions.rows_of(windows, count)
-        return rows, contribution_rows
-
-    def _loop(
-        self,
-        first: int,
-        last: int,
-        batch: Batch,
-        signs: Int64,
-        rows: tuple[Int64, Int64],
-        closed_through: int,
-        codes: npt.NDArray[np.uint8],
-    ) -> tuple[int, int]:
-        """Runs the compiled loop over the deltas ``first`` to before ``last``, until one is not usual.
-
-        The arrays of the tables are taken anew for each run: a table replaces its arrays by larger ones when it grows.
-
-        Returns (the first delta that was not folded, the loop's code for why).
-        """
-        streams, contributions = self._streams, self._contributions
-        is_counted, records = (0, _NO_CONTRIBUTIONS) if contributions is None else (1, contributions.records)
-        window = _NO_WINDOW
-        if self._open is not None and self._open > closed_through:
-            of = self._window(self._open)
-            window = (1, self._open, of.counters.reshape(-1), of.counts, of.touched)
-        stopped: tuple[int, int] = self._loops.fold(
-            first,
-            last,
-            (batch.states, batch.headers, batch.spans, batch.ready, signs),
-            (rows[0], streams.heads, streams.slots, streams.used),
-            (rows[1], records),
-            (closed_through, is_counted, self._bound, self._count_scale),
-            window,
-            codes,
-        )
-        return stopped
-
-
 class Fold:
     """One partition's fold.
+
+    No attribute holds a method of it: in a cycle, a fold that was given up would not be freed at once.
 
     Args:
         state: Where to go on from; None starts empty. Its arrays are the fold's from now on. Position and marks of the
@@ -254,12 +147,7 @@ class Fold:
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = self.mark
         self._reader = reader_of(plan)
-        # No attribute may hold a method of this fold: in a cycle, a fold that was given up would not be freed at once.
-        self._batches: _BatchFold | None = None
-        if self._reader is not None:
-            contributions = self._contributions if self._counts_contributions else None
-            is_foreign = partial(_is_foreign, partition, partitions)
-            self._batches = _BatchFold(plan, self._reader, self._streams, contributions, self._window, is_foreign)
+        self._current: int | None = None  # the window of the last delta that the compiled loop added
 
     def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
         """Folds the entries from :attr:`position` to before ``end``, which becomes it.
@@ -345,9 +233,9 @@ class Fold:
     def _run(
         self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
     ) -> Iterator[VerdictColumns | Verdict]:
-        if kind is DeltaEntry and self._batches is not None:
+        if kind is DeltaEntry and self._reader is not None:
             positions, deltas = zip(*entries, strict=True)
-            yield self._batches.apply(positions, deltas, self.closed_through, self._verdict)
+            yield self._fold_together(self._reader, positions, deltas)
             return
         for position, entry in entries:
             if isinstance(entry, SealEntry):
@@ -362,6 +250,88 @@ class Fold:
         self._windows.close(entry.window)
         self.closed_through = entry.window
         self._seals.append(entry.window)
+
+    # ------------------------------------------------------------------------------------------------ many at once
+
+    def _fold_together(
+        self, reader: DeltaReader, positions: Sequence[int], entries: Sequence[DeltaEntry]
+    ) -> VerdictColumns:
+        """Folds many deltas in compiled loops, with the same counters, states and verdicts as one by one.
+
+        The reader checks the deltas and writes down what they add; the tables give each the row of its stream; one loop
+        then de-duplicates, counts contributions and adds. It stops before a delta that it cannot fold: one that is not
+        usual, of another window, or without room for the slot of its id.
+        """
+        from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
+
+        deltas = [entry.delta for entry in entries]
+        clients = [entry.client_id for entry in entries]
+        batch, signs = reader.batch(deltas), digests(deltas)
+        codes = np.zeros(len(entries), np.uint8)
+        others: dict[int, Verdict] = {}
+        at = 0
+        while at < len(entries):
+            end, lessons = reader.read(batch, at), reader.lessons
+            rows = self._rows(batch, clients, at, end)
+            while at < end and lessons == reader.lessons:
+                at, why = self._loop(at, end, batch, signs, rows, codes)
+                if why == loops.UNUSUAL:
+                    others[at] = self._verdict(entries[at], positions[at])
+                    at += 1
+                elif why == loops.OTHER_WINDOW:
+                    self._current = int(batch.headers[at, 1])
+                elif why == loops.NO_ROOM:
+                    self._streams.make_room(_ROOM)
+        return VerdictColumns(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
+
+    def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
+        """The table rows of the deltas ``first`` to before ``last``: streams, and contributions; zeroes before."""
+        count = last - first
+        owners = clients[first:last]
+        rows = np.zeros(last, np.int64)
+        keys = zip(owners, batch.streams[first:last].tolist(), strict=True)
+        rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
+        if not self._counts_contributions:
+            return rows, _NO_ROWS
+        contribution_rows = np.zeros(last, np.int64)
+        windows = zip(batch.headers[first:last, 1].tolist(), owners, strict=True)
+        contribution_rows[first:] = self._contributions.rows_of(windows, count)
+        return rows, contribution_rows
+
+    def _loop(
+        self,
+        first: int,
+        last: int,
+        batch: Batch,
+        signs: Int64,
+        rows: tuple[Int64, Int64],
+        codes: npt.NDArray[np.uint8],
+    ) -> tuple[int, int]:
+        """Runs the compiled loop over the deltas ``first`` to before ``last``, until one is not usual.
+
+        The arrays of the tables are taken anew for each run: a table replaces its arrays by larger ones when it grows.
+
+        Returns (the first delta that was not folded, the loop's code for why).
+        """
+        from aggregator.fold import loops
+
+        streams, window = self._streams, _NO_WINDOW
+        records = self._contributions.records if self._counts_contributions else _NO_CONTRIBUTIONS
+        if self._current is not None and self._current > self.closed_through:
+            of = self._window(self._current)
+            window = (1, self._current, of.counters.reshape(-1), of.counts, of.touched)
+        bound = -1 if self._bound is None else self._bound
+        stopped: tuple[int, int] = loops.fold(
+            first,
+            last,
+            (batch.states, batch.headers, batch.spans, batch.ready, signs),
+            (rows[0], streams.heads, streams.slots, streams.used),
+            (rows[1], records),
+            (self.closed_through, int(self._counts_contributions), bound, self._count_scale),
+            window,
+            codes,
+        )
+        return stopped
 
     # ------------------------------------------------------------------------------------------------- one by one
 
@@ -406,7 +376,7 @@ class Fold:
     def _misplaced(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, header: _Header) -> Reason | None:
         """Why an entry does not belong into this partition or plan; its counters do not matter."""
         if isinstance(entry, DeltaEntry):
-            is_foreign = _is_foreign(self._partition, self._partitions, entry.client_id)
+            is_foreign = self._is_foreign(entry.client_id)
         else:
             is_foreign = partition_of_sum(header.id, self._partitions) != self._partition
         if is_foreign:
@@ -481,10 +451,9 @@ class Fold:
         self._window(window).add_reports(batch)
         return None
 
-
-def _is_foreign(partition: int, partitions: int, client_id: str) -> bool:
-    """Whether it is no client of this partition: another's, or none at all."""
-    return partition_of(client_id, partitions) != partition or flaw_of(client_id) is not None
+    def _is_foreign(self, client_id: str) -> bool:
+        """Whether it is no client of this partition: another's, or none at all."""
+        return partition_of(client_id, self._partitions) != self._partition or flaw_of(client_id) is not None
 
 
 def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:

@@ -87,7 +87,7 @@ class Pair:
         fast = Fold(self.plan, 0, 2, states[0])
         self.monkeypatch.setenv("HUSHSUM_KERNELS", "plain")
         self.folds = (fast, Fold(self.plan, 0, 2, states[1]))
-        assert [fold._batches is not None for fold in self.folds] == [True, False]
+        assert [fold._reader is not None for fold in self.folds] == [True, False]
 
     def apply(self, entries: list[tuple[int, LogEntry | RefusedEntry]], end: int) -> list[Verdict]:
         fast, plain = (fold.apply(entries, end) for fold in self.folds)

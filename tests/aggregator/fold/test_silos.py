@@ -188,8 +188,8 @@ def test_a_client_of_another_partition_is_refused(plan: Plan) -> None:
 def test_no_compiled_loop_reads_what_local_plans_collect(plan: Plan) -> None:
     assert reader_of(plan) is None
     assert reader_of(report_plan()) is None
-    assert Fold(plan, 0, 1)._batches is None
-    assert Fold(report_plan(), 0, 1)._batches is None
+    assert Fold(plan, 0, 1)._reader is None
+    assert Fold(report_plan(), 0, 1)._reader is None
 
 
 def test_reports_for_such_a_plan_are_refused(plan: Plan) -> None:
