@@ -245,6 +245,7 @@ class EdgeClient:
             RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
             NotCountedError: With a secure sum, or of a silo: windows since the last flush that said so are in no sum.
             FlushTimeoutError: Not within the time; nothing is given up.
+            ClientStateError: The client is not running, or was closed while this waited; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
         """
         mode = self._started()
@@ -272,7 +273,6 @@ class EdgeClient:
     async def _stop(self) -> None:
         if self._mode is not None:
             await self._mode.driver.close()
-            await self._mode.driver.writer.close()
         if self._spool is not None:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:

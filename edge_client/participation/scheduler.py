@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
 from edge_client.encoding import split
-from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedError, SpoolError
+from edge_client.errors import FlushTimeoutError, NotCountedError, SpoolError
 from edge_client.participation.mode import ClientContext, Mode
-from edge_client.runtime import BackOff, Waiters
+from edge_client.runtime import BackOff
 from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.window_submissions import WindowStatus, WindowSubmissions
@@ -144,7 +144,6 @@ class WindowMode(Mode):
         self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
         self._stirred = asyncio.Event()
-        self._waiters = Waiters(driver.tasks, self.runtime)
 
     @abstractmethod
     async def _submit(self, window: int) -> None:
@@ -185,10 +184,15 @@ class WindowMode(Mode):
         Raises:
             NotCountedError: Some are in no sum.
             FlushTimeoutError: Not within the time.
-            Exception: What has ended the session.
+            Exception: What has ended the session, or that it was closed.
         """
         await super().flush(timeout_s)
-        await self._look()
+        self.driver.raise_failure()
+        try:
+            await self._look()
+        except SpoolError:
+            self.driver.raise_failure()  # the spool is closed with the client
+            raise
         windows = [window for window in self._seen if self._schedule.takes_part(window)]
         for window in windows:
             self._schedule.hurry(window, self.runtime.now_ms())
@@ -204,20 +208,14 @@ class WindowMode(Mode):
         await self._wait_for(set(self._busy), timeout_s)
 
     async def _run(self) -> None:
-        try:
-            while True:
-                await self.runtime.blocking(self.submissions.erase)
-                self._begin_what_is_due()
-                await self._wait()
-                try:
-                    await self._look()
-                except SpoolError as error:
-                    _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
-        except Exception as error:
-            self._waiters.fail(error)
-            raise
-        finally:
-            self._waiters.fail(self.driver.failure or ClientStateError("this client was ended meanwhile"))
+        while True:
+            await self.runtime.blocking(self.submissions.erase)
+            self._begin_what_is_due()
+            await self._wait()
+            try:
+                await self._look()
+            except SpoolError as error:
+                _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
 
     async def _look(self, *, anew: bool = False) -> None:
         """Updates this client's state in the windows of this moment, if they have changed, or if asked to."""
@@ -237,7 +235,7 @@ class WindowMode(Mode):
                 over.add(window)
             for window in over:
                 self._keep_reason(window, "it is over, and was not summed")
-        self._waiters.check()
+        self.driver.waiters.check()
 
     def _begin_what_is_due(self) -> None:
         for window, round_id in self._unreported.items():
@@ -253,7 +251,7 @@ class WindowMode(Mode):
     def _ended(self, window: int) -> None:
         del self._busy[window]
         self._stirred.set()
-        self._waiters.check()
+        self.driver.waiters.check()
 
     async def _wait(self) -> None:
         """Until something is due, at most a few seconds."""
@@ -286,11 +284,7 @@ class WindowMode(Mode):
 
     async def _wait_for(self, windows: set[int], timeout_s: float | None) -> None:
         self.driver.raise_failure()
-        try:
-            await self._waiters.wait(lambda: not any(map(self._is_open, windows)), timeout_s, _timeout_error)
-        except Exception:
-            self.driver.raise_failure()  # which notes that it was raised
-            raise
+        await self.driver.waiters.wait(lambda: not any(map(self._is_open, windows)), timeout_s, _timeout_error)
 
     def _is_open(self, window: int) -> bool:
         return self._schedule.takes_part(window) or window in self._unreported or window in self._busy

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Final
 
 from edge_client.config import SEQUENCE_WINDOW
-from edge_client.errors import ClockWarning, FlushTimeoutError, SpoolError
+from edge_client.errors import ClientStateError, ClockWarning, FlushTimeoutError, SpoolError
 from edge_client.runtime import Runtime, Tasks, Waiters
 from edge_client.session.session import (
     Answered,
@@ -178,6 +178,7 @@ class SessionDriver:
         failure: What has ended the session for good; None while it runs.
         writer: As given.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
+        waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
     """
 
     def __init__(
@@ -193,6 +194,7 @@ class SessionDriver:
         self.failure: Exception | None = None
         self.writer = writer
         self.tasks = Tasks(runtime, self._fail)
+        self.waiters = Waiters(self.tasks, runtime)
         self._session = session
         self._transport = transport
         self._runtime = runtime
@@ -200,7 +202,6 @@ class SessionDriver:
         self._payloads = PayloadCache(spool, runtime)
         self._connection: ConnectionRunner | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._waiters = Waiters(self.tasks, runtime)
         self._closed = False
         self._is_reported = False  # the failure was raised
 
@@ -237,39 +238,48 @@ class SessionDriver:
 
         Raises:
             FlushTimeoutError: Not within the time; nothing is given up.
-            Exception: What has ended the session, where something is unanswered.
+            Exception: What has ended the session, where something is unanswered; or that it was closed.
         """
         send_window = self._session.send_window
         end = send_window.end
         if not send_window.is_answered(end):
             self.raise_failure()
-            await self._waiters.wait(lambda: send_window.is_answered(end), timeout_s, self._timeout_error)
+            await self.waiters.wait(lambda: send_window.is_answered(end), timeout_s, self._timeout_error)
 
     def raise_failure(self) -> None:
-        """Raises what has ended the session, if anything has."""
+        """Raises what has ended the session, or that it is closed, if it is no longer running."""
         if self.failure is not None:
             self._is_reported = True
             raise self.failure
+        if self._closed:
+            raise _closed_error()
 
     def raise_unreported(self) -> None:
         """Raises what has ended the session, unless that was raised before."""
-        if not self._is_reported:
+        if self.failure is not None and not self._is_reported:
             self.raise_failure()
 
     async def close(self) -> None:
-        """Ends the connection and every task; what is unanswered stays in the spool."""
+        """Ends the connection and every task, and writes what was put; what is unanswered stays in the spool.
+
+        A flush that waits returns if the last answers become durable with that; otherwise it raises.
+        """
         self._closed = True
         await self.tasks.close()
+        await self.writer.close()
+        self.waiters.fail(_closed_error())
 
     # ------------------------------------------------------------------------------------------- events and effects
 
     def _tell(self, event: Event) -> None:
-        if self._closed or self.failure is not None:
+        if self.failure is not None:
             return
-        for effect in self._session.handle(event):
-            self._carry_out(effect)
+        effects = self._session.handle(event)
         if isinstance(event, Settled):
-            self._waiters.check()
+            self.waiters.check()
+        if not self._closed:
+            for effect in effects:
+                self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -333,9 +343,13 @@ class SessionDriver:
         if self.failure is None:
             self.failure = error
             _LOG.error("the client has stopped: %s", error)
-        if self._waiters.fail(self.failure):
+        if self.waiters.fail(self.failure):
             self._is_reported = True
         self.tasks.cancel()
+
+
+def _closed_error() -> ClientStateError:
+    return ClientStateError("this client was closed meanwhile; what has no answer stays in the spool")
 
 
 def _warn_of_clock(ahead_ms: int) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -23,6 +24,7 @@ REPORT = report_plan()
 MEMO = report_plan(memoise=True)
 EVERYTHING = Policy(memoise=True)
 
+T = TypeVar("T")
 Lie = Callable[[DeltaId, int], Answer | None]
 
 
@@ -36,6 +38,39 @@ class RushingClock(Clock):
             await asyncio.sleep(0)
         else:
             await super().sleep(seconds)
+
+
+class WorkingClock(Clock):
+    """Time passes when a test says so, and not before all that can be done now is done, however busy the machine is.
+
+    Attributes:
+        work_s: How much of this time a computation takes, in seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work_s = 0.0
+        self._calls = 0  # in threads
+
+    @override
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        self._calls += 1
+        try:
+            return await super().blocking(function, *arguments)
+        finally:
+            self._calls -= 1
+
+    @override
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        await self.sleep(self.work_s)
+        return await self.blocking(function, *arguments)
+
+    async def settled(self) -> None:
+        """Returns once no call is in a thread, and none was begun over many turns of the event loop."""
+        quiet = 0
+        while quiet < 100:
+            await asyncio.sleep(0)
+            quiet = 0 if self._calls else quiet + 1
 
 
 async def started(plan: Plan, clock: Clock, kept: Kept | None = None) -> LocalService:

@@ -30,6 +30,7 @@ from edge_client import (
     SystemRuntime,
     UnreachableError,
 )
+from edge_client.session.session import Stage
 from edge_client.transport.grpc import pushed_back
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
@@ -37,6 +38,7 @@ from hushsum.errors import ContributionError, PlanError, Reason, RecordError
 from hushsum.parameters import digest
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
+from tests.edge_client.clocks import until
 from tests.edge_client.model_service import Fold, ModelService
 from tests.plans import classed_plan, client_plan, small_plan, tables
 
@@ -618,6 +620,47 @@ async def test_leaving_leaves_no_task_behind_whatever_it_is_doing(
     async with client_of(service, path, runtime) as client:  # the spool was given back, with everything in it
         await client.flush()
     assert client.tallies.acknowledged == 2
+
+
+async def test_a_flush_that_waits_when_its_client_closes_raises_and_gives_nothing_up(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.answers.clear()
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        await client.add([1.0, 2.0])
+        flushes = [asyncio.ensure_future(client.flush(timeout_s)) for timeout_s in (None, 600.0)]
+        await service.taken.wait()
+    done, waiting = await asyncio.wait(flushes, timeout=20)
+    assert (len(done), len(waiting)) == (2, 0)
+    for flush in flushes:
+        with pytest.raises(ClientStateError, match="closed meanwhile; what has no answer stays in the spool"):
+            await flush
+    service.answers.set()
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+    assert client.tallies.acknowledged == 1
+
+
+async def test_a_flush_whose_last_answer_becomes_durable_while_its_client_closes_returns(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.answers.clear()
+    client = await client_of(service, path, runtime, AT_ONCE).__aenter__()
+    await client.add([1.0, 2.0])
+    flush = asyncio.ensure_future(client.flush())
+    await service.taken.wait()
+    driver, spool = client._started().driver, client._started().spool
+    with spool._lock:  # the disk is slow: the answer has come, and is not durable
+        service.answers.set()
+        await until(lambda: driver._session.send_window._places[0].stage is Stage.SETTLING, "the answer came")
+        leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
+        await until(lambda: driver._closed, "the client closes")
+        assert not flush.done()
+    await leaving
+    await asyncio.wait([flush], timeout=20)
+    assert flush.done()
+    await flush
+    assert client.tallies.acknowledged == 1
 
 
 async def test_many_clients_share_a_loop_and_a_runtime_and_an_idle_one_does_nothing(

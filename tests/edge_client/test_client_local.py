@@ -1,6 +1,7 @@
 """A device in local mode beside a service that lies: what it has randomised once leaves in those bytes alone."""
 
 import asyncio
+import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -8,12 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client import AbsentWarning, AccountError, DroppedRecordsWarning, EdgeError, NotCountedError
+from edge_client import (
+    AbsentWarning,
+    AccountError,
+    ClientStateError,
+    DroppedRecordsWarning,
+    EdgeClient,
+    EdgeError,
+    NotCountedError,
+)
 from edge_client.participation.silo import SiloMode, prepared
+from edge_client.spool.window_submissions import WindowStatus
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.local import silo
-from tests.edge_client.clocks import HOUR, START, Clock
+from tests.edge_client.clocks import HOUR, START, until
 from tests.edge_client.local_clients import (
     LIES,
     MEMO,
@@ -21,12 +31,19 @@ from tests.edge_client.local_clients import (
     SILO,
     WINDOW,
     RushingClock,
+    WorkingClock,
     client_of,
     flushed_or_sent,
     started,
 )
 from tests.edge_client.local_plans import report_plan, silo_plan
 from tests.edge_client.local_service import Kept
+
+
+def silo_mode_of(client: EdgeClient) -> SiloMode:
+    mode = client._started()
+    assert isinstance(mode, SiloMode)
+    return mode
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -114,33 +131,70 @@ async def test_a_report_is_charged_before_it_is_sent(path: Path, clock: RushingC
     await service.stop()
 
 
-async def test_a_silo_submits_at_a_moment_that_no_record_decides(tmp_path: Path) -> None:
-    moments = []
-    for records in (0, 3000):
-        clock = Clock()
-        service = await started(SILO, clock)
-        async with client_of(service, tmp_path / f"{records}.db", clock) as client:
-            clock.pass_time(0)
-            if records:
-                await client.add(np.ones((records, 2)))
-            scheduler = client._started()
-            assert isinstance(scheduler, SiloMode)
-            scheduler._schedule.keep([], clock.now_ms())  # the same moment for both
-            moment_ms = SILO.window.end_ms(WINDOW) + 60_000
-            scheduler._schedule._windows[WINDOW] = scheduler._schedule._first(WINDOW, clock.now_ms())
-            scheduler._schedule._windows[WINDOW].due_ms = moment_ms
-            clock.pass_time((moment_ms - 1000 - clock.at_ms) / 1000)
-            for _ in range(60):
-                clock.pass_time(0.5)
-                for _ in range(40):
-                    await asyncio.sleep(0.0005)
-                if client.tallies.submissions_spent:
-                    break
-            moments.append(clock.at_ms - moment_ms)
-        await service.stop()
-        clock.close()
-    assert moments[0] == moments[1]
-    assert 1_500 <= moments[0] <= 3_000
+@pytest.mark.parametrize("work_s", [0.0, 1.5], ids=["no work", "as much work as many records make"])
+async def test_a_silo_submits_at_a_moment_that_no_record_decides(path: Path, work_s: float) -> None:
+    clock = WorkingClock()
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        if work_s:
+            await client.add(np.ones((3000, 2)))
+        clock.work_s = work_s
+        schedule = silo_mode_of(client)._schedule
+        await clock.settled()
+        due_ms = SILO.window.end_ms(WINDOW) + 60_000
+        schedule._windows[WINDOW].due_ms = due_ms  # the same moment for both
+        clock.pass_time((due_ms - 1000 - clock.at_ms) / 1000)
+        await clock.settled()
+        while clock.at_ms < due_ms + 10_000 and not client.tallies.submissions_spent:
+            clock.pass_time(0.25)
+            await clock.settled()
+        assert client.tallies.submissions_spent == 1
+        assert clock.at_ms == due_ms + 2_000  # what it takes to read and noise the sum is done in these 2 s
+    await service.stop()
+    clock.close()
+
+
+async def test_a_flush_that_waits_for_a_window_when_its_client_closes_raises(path: Path, clock: RushingClock) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        mode = silo_mode_of(client)
+        # Nothing can be stored, so that the flush waits for its window, and not for a delta's answer.
+        stop = "CREATE TEMP TRIGGER no BEFORE INSERT ON deltas BEGIN SELECT RAISE(ABORT, 'no'); END"
+        mode.spool._database.execute(stop)
+        flushes = [asyncio.ensure_future(client.flush(timeout_s)) for timeout_s in (None, 600.0)]
+        await until(lambda: mode._schedule._windows[WINDOW].hurried, "the flushes wait")
+    done, waiting = await asyncio.wait(flushes, timeout=20)
+    await service.stop()
+    assert (len(done), len(waiting)) == (2, 0)
+    for flush in flushes:
+        with pytest.raises(ClientStateError, match="closed"):
+            await flush
+
+
+async def test_a_flush_that_is_about_to_wait_when_its_client_closes_raises(
+    path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await started(SILO, clock)
+    is_looking, may_look = threading.Event(), threading.Event()
+    async with client_of(service, path, clock) as client:
+        submissions = silo_mode_of(client).submissions
+        look = submissions.look
+
+        def look_late(windows: range) -> WindowStatus:
+            is_looking.set()
+            may_look.wait(60)
+            return look(windows)
+
+        monkeypatch.setattr(submissions, "look", look_late)
+        clock.at_ms += HOUR  # so that the flush looks which windows there are
+        flush = asyncio.ensure_future(client.flush())
+        await until(is_looking.is_set, "the flush looks")
+    may_look.set()
+    await asyncio.wait([flush], timeout=20)
+    await service.stop()
+    assert flush.done()
+    with pytest.raises(ClientStateError, match="closed"):
+        await flush
 
 
 async def test_a_device_that_cannot_pay_takes_no_part_and_says_so(path: Path, clock: RushingClock) -> None:
@@ -254,11 +308,10 @@ async def test_noise_drawn_anew_for_a_resend_would_be_seen(
     async with client_of(service, path, clock) as client:
         with suppress(NotCountedError):
             await client.flush(30)
-        scheduler = client._started()
-        assert isinstance(scheduler, SiloMode)
-        again = prepared(SILO, WINDOW, scheduler.submissions.pending(WINDOW), scheduler._secrets)
+        mode = silo_mode_of(client)
+        again = prepared(SILO, WINDOW, mode.submissions.pending(WINDOW), mode._secrets)
         with pytest.raises(EdgeError):  # the table of spends holds a window once, whoever asks
-            await client._started().driver.writer.put(again)
+            await mode.driver.writer.put(again)
     await service.stop()
     assert len(kept.of_window(WINDOW)) == 1
 
