@@ -43,7 +43,7 @@ def windows_at(schedule: Schedule, now_ms: int) -> range:
 class _Scheduled:
     due_ms: int
     backoff: BackOff
-    hurried: bool = False
+    expedited: bool = False
     under_way: bool = False
 
 
@@ -90,11 +90,11 @@ class WindowSchedule:
         """When the next one is due; None where none is."""
         return min((each.due_ms for each in self._windows.values() if not each.under_way), default=None)
 
-    def hurry(self, window: int, now_ms: int) -> None:
+    def expedite(self, window: int, now_ms: int) -> None:
         """Makes a window due now, before its end, because of a flush."""
         scheduled = self._windows[window]
-        if not scheduled.hurried:
-            scheduled.hurried = True
+        if not scheduled.expedited:
+            scheduled.expedited = True
             scheduled.due_ms = min(scheduled.due_ms, now_ms)
 
     def failed(self, window: int, now_ms: int, least_ms: int = 0) -> None:
@@ -123,7 +123,7 @@ class WindowSchedule:
 
 
 _LOG: Final = logging.getLogger("edge_client")
-_LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
+_UPDATES_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
 
 
 class WindowMode(Mode):
@@ -138,12 +138,12 @@ class WindowMode(Mode):
         self.runtime = retry.runtime
         self.submissions = submissions
         self._schedule = WindowSchedule(self.plan.window, wait_ms, retry.config, retry.entropy)
-        self._looking = asyncio.Lock()
-        self._seen = range(0)
+        self._updating = asyncio.Lock()
+        self._known = range(0)
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
 
     @abstractmethod
     async def _submit(self, window: int) -> None:
@@ -170,13 +170,13 @@ class WindowMode(Mode):
 
     async def begin(self, *, connect: bool) -> None:
         """Takes part in the windows of this moment, durably, and goes on from there."""
-        await self._look()
+        await self._update()
         self.driver.tasks.spawn(self._run(), "windows")
         await super().begin(connect=connect)
 
     async def caught_up(self) -> None:
-        if windows_at(self.plan.window, self.runtime.now_ms()) != self._seen:
-            await self._look()
+        if windows_at(self.plan.window, self.runtime.now_ms()) != self._known:
+            await self._update()
 
     async def flush(self, timeout_s: float | None) -> None:
         """Submits now for every window of this moment, and returns once the result of each is known.
@@ -189,14 +189,14 @@ class WindowMode(Mode):
         await super().flush(timeout_s)
         self.driver.raise_failure()
         try:
-            await self._look()
+            await self._update()
         except SpoolError:
             self.driver.raise_failure()  # the spool is closed with the client
             raise
-        windows = [window for window in self._seen if self._schedule.takes_part(window)]
+        windows = [window for window in self._known if self._schedule.takes_part(window)]
         for window in windows:
-            self._schedule.hurry(window, self.runtime.now_ms())
-        self._stirred.set()
+            self._schedule.expedite(window, self.runtime.now_ms())
+        self._woken.set()
         await self._wait_for({*windows, *self._unreported}, timeout_s)
         await super().flush(timeout_s)  # what a silo has submitted has its answer
         if self._reasons:
@@ -213,20 +213,20 @@ class WindowMode(Mode):
             self._begin_what_is_due()
             await self._wait()
             try:
-                await self._look()
+                await self._update()
             except SpoolError as error:
                 _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
 
-    async def _look(self, *, anew: bool = False) -> None:
+    async def _update(self, *, anew: bool = False) -> None:
         """Updates this client's state in the windows of this moment, if they have changed, or if asked to."""
-        async with self._looking:
+        async with self._updating:
             now_ms = self.runtime.now_ms()
             windows = windows_at(self.plan.window, now_ms)
-            if windows == self._seen and not anew:
+            if windows == self._known and not anew:
                 return
-            self._seen = range(0)  # if this fails, it is tried again
-            status = await self.runtime.blocking(self.submissions.look, windows)
-            self._seen = windows
+            self._known = range(0)  # if this fails, it is tried again
+            status = await self.runtime.blocking(self.submissions.update, windows)
+            self._known = windows
             self._on_status(status)
             over = set(self._schedule.keep(status.open, now_ms))
             for window in self._busy.keys() - set(windows) - self._unreported.keys():
@@ -250,7 +250,7 @@ class WindowMode(Mode):
 
     def _ended(self, window: int) -> None:
         del self._busy[window]
-        self._stirred.set()
+        self._woken.set()
         self.driver.waiters.check()
 
     async def _wait(self) -> None:
@@ -259,17 +259,17 @@ class WindowMode(Mode):
         next_ms = self._schedule.next_ms()
         end_ms = self.plan.window.end_ms(self.plan.window.index_at(now_ms))
         wait_s = (min(end_ms, end_ms if next_ms is None else next_ms) - now_ms) / 1000
-        sleep = self.driver.tasks.spawn(self.runtime.sleep(min(max(wait_s, 0.0), _LOOKS_APART_S)), "windows-timer")
-        stir = self.driver.tasks.spawn(self._until_stirred(), "windows-stir")
+        sleep = self.driver.tasks.spawn(self.runtime.sleep(min(max(wait_s, 0.0), _UPDATES_APART_S)), "windows-timer")
+        wake = self.driver.tasks.spawn(self._until_woken(), "windows-wake")
         try:
-            await asyncio.wait([sleep, stir], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sleep, wake], return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleep.cancel()
-            stir.cancel()
-        self._stirred.clear()
+            wake.cancel()
+        self._woken.clear()
 
-    async def _until_stirred(self) -> None:
-        await self._stirred.wait()
+    async def _until_woken(self) -> None:
+        await self._woken.wait()
 
     def _give_up(self, window: int, why: str) -> None:
         _LOG.warning("window %d is in no sum of this client: %s", window, why)

@@ -332,7 +332,7 @@ class SecureMode(WindowMode):
             await self._settle(window, ended.outcome)
             return
         _LOG.info("window %d is spent, and it is asked what became of it: %s", window, ended.why)
-        await self._look(anew=True)  # it is among the unreported ones now
+        await self._update(anew=True)  # it is among the unreported ones now
 
     async def _ask(self, window: int, round_id: bytes) -> None:
         """Asks for the result of a vector, until it is known or the window is over."""
@@ -352,12 +352,12 @@ class SecureMode(WindowMode):
             await self.runtime.sleep(backoff.next_s())
 
     async def _settle(self, window: int, outcome: RoundOutcome) -> None:
-        async with self._looking:  # which would find it unreported
+        async with self._updating:  # which would find it unreported
             try:
                 await self.runtime.blocking(self.submissions.settle, window, outcome.result)
             except SpoolError as error:
                 _LOG.warning("what became of window %d cannot be kept: %s", window, error)
-                self._seen = range(0)  # it is asked again
+                self._known = range(0)  # it is asked again
                 return
             self._unreported.pop(window, None)
         if outcome.result is not RoundResult.COUNTED:
@@ -410,11 +410,11 @@ class RoundParticipant:
         except SpoolError as error:
             return AttemptResult(str(error))
         finally:
-            self._submissions.leave(self._window)
+            self._submissions.end(self._window)
         return AttemptResult(outcome.detail or outcome.result.value, outcome, outcome.again, outcome.retry_after_ms)
 
     async def _take_part(self) -> RoundOutcome:
-        pending = await self._runtime.blocking(self._submissions.enter, self._window)
+        pending = await self._runtime.blocking(self._submissions.begin, self._window)
         self._upto = pending.upto
         self._own = await self._runtime.computing(counters_of, self._mode.plan, pending.deltas)
         await self._draw()

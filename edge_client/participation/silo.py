@@ -83,7 +83,7 @@ class SiloMode(WindowMode):
     async def _submit(self, window: int) -> None:
         moment = self.runtime.monotonic() + self._ahead_ms / 1000
         try:
-            pending = await self.runtime.blocking(self.submissions.enter, window)
+            pending = await self.runtime.blocking(self.submissions.begin, window)
             change = await self.runtime.computing(prepared, self.plan, window, pending, self._secrets)
             await self.runtime.sleep(max(0.0, moment - self.runtime.monotonic()))
             stored = self.driver.submit(change)
@@ -98,7 +98,7 @@ class SiloMode(WindowMode):
         else:
             self._schedule.leave(window)
         finally:
-            self.submissions.leave(window)
+            self.submissions.end(window)
 
     def _keep_number(self, window: int, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled() and done.exception() is None:

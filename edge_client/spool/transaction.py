@@ -1,4 +1,6 @@
-"""One transaction of a spool: the changes are put together first, and written afterwards.
+"""Applies changes to a spool in one transaction: all are decided first, in memory, and then written together.
+
+Which changes share a transaction is the group commit's to say (:mod:`edge_client.spool.group_commit`).
 
 Each trust mode has a transaction of its own, which builds and writes what the mode needs: deltas (central), pending
 records (secure), pending records and submissions (silo), batches of reports with their charge and memo (reports).

@@ -4,9 +4,9 @@ A window is *spent* from the transaction on that charges it to this device's own
 vector leaves. Nothing that is said later makes it unspent; what waited for it is never given out again, and a second
 vector for it cannot be had from here (PRIVACY: secure sum; stability).
 
-An observer of a submission can measure how long a client takes for it. So what is done here between
-:meth:`WindowSubmissions.enter` and :meth:`WindowSubmissions.leave` takes a time that no record changes: pending records
-are read before, and erased after.
+An observer of a submission can measure how long a client takes for it. So nothing that this module does between
+:meth:`WindowSubmissions.begin` and :meth:`WindowSubmissions.end` takes a time that depends on records: ``begin`` reads
+the pending records before the service is called, and they are erased only after ``end``.
 """
 
 import logging
@@ -85,7 +85,7 @@ class WindowSubmissions:
     def __init__(self, spool: Spool, plan: Plan) -> None:
         self._spool = spool
         self._lock = threading.RLock()
-        self._entered: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
+        self._begun: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
         self._unerased = True  # as a kill may have left it
         self._budget = spool.keep_budget(plan, self.transaction)
 
@@ -93,16 +93,16 @@ class WindowSubmissions:
     def account(self) -> Account:
         return self._budget.account
 
-    def look(self, windows: range) -> WindowStatus:
-        """Takes part in these windows from now on, and in none before them any more.
+    def update(self, windows: range) -> WindowStatus:
+        """Takes part in these windows from now on, in none before them any more, and returns their status.
 
         Pending records of a window that has passed unspent are erased; a round whose result is unknown by then is lost.
         """
         with self._lock:
-            if self._is_news(windows):
+            if self._has_changed(windows):
                 self._unerased = True
-                self._entered = {each: spend for each, spend in self._entered.items() if each in windows}
-                self._spool.change(partial(self._move_to, windows), weigh=not self._entered)
+                self._begun = {each: spend for each, spend in self._begun.items() if each in windows}
+                self._spool.change(partial(self._move_to, windows), weigh=not self._begun)
         within = (windows.start, windows.stop)
         still = (
             "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? AND count < ? ORDER BY window"
@@ -115,25 +115,29 @@ class WindowSubmissions:
             tuple(window for (window,) in self._spool.rows(unpaid, *within, UNPAID)),
         )
 
-    def enter(self, window: int) -> PendingRecords:
-        """What is submitted for the window. To be called before the service is; :meth:`leave` at the end.
+    def begin(self, window: int) -> PendingRecords:
+        """Marks the window's submission as begun, and returns the records that it submits.
+
+        Called before the service is; :meth:`end` is called when the attempt is over, whatever its result.
 
         Raises:
             NoPartError: As by :meth:`require_part`.
         """
         with self._lock:
-            if not self._entered:
-                self._unerased = True  # so that the log is empty: a spend never has to fold in what was added
+            if not self._begun:
+                # Empties the write-ahead log: else the spend's commit may fold it, which takes a time that depends on
+                # the records in it.
+                self._unerased = True
                 self._erase()
             self.require_part(window)
         return self.pending(window)
 
-    def leave(self, window: int) -> None:
-        """The submission that was entered is over, whatever its result."""
-        self._entered.pop(window, None)
+    def end(self, window: int) -> None:
+        """Marks the submission as no longer under way: its records may be erased, and its cost is not held back."""
+        self._begun.pop(window, None)
 
     def require_part(self, window: int) -> None:
-        """Checks that a submission for this window would not fail because of the spool.
+        """Checks that the spool and the account allow a submission for this window; reserves its cost until :meth:`end`.
 
         Raises:
             NoPartError: It is spent or over, no attempt is left, or this device's account does not pay for it beside
@@ -142,13 +146,13 @@ class WindowSubmissions:
         with self._lock:
             require_part(self._spool.rows, window, attempts=1)
             spend = self._budget.spend_of(window)
-            entered = self._entered.copy()
-            others = [entered[other] for other in entered if other != window]
+            begun = self._begun.copy()
+            others = [begun[other] for other in begun if other != window]
             try:
                 reduce(Account.charge, filter(None, [*others, spend]), self._budget.account)
             except BudgetError as error:
                 raise NoPartError(window, str(error)) from error
-            self._entered[window] = spend
+            self._begun[window] = spend
 
     def pending(self, window: int) -> PendingRecords:
         """The records that wait for a window's submission now; none once it is spent."""
@@ -166,7 +170,7 @@ class WindowSubmissions:
             Whether nothing of them is left; otherwise a submission is under way or the disk refuses: try it again.
         """
         with self._lock:
-            if self._unerased and not self._entered:
+            if self._unerased and not self._begun:
                 self._erase()
             return not self._unerased
 
@@ -183,7 +187,7 @@ class WindowSubmissions:
     def is_spent(self, window: int) -> bool:
         return bool(self._spool.rows("SELECT 1 FROM rounds WHERE window = ?", window))
 
-    def _is_news(self, windows: range) -> bool:
+    def _has_changed(self, windows: range) -> bool:
         ((known,),) = self._spool.rows(
             "SELECT count(*) FROM attempts WHERE window >= ? AND window < ?", windows.start, windows.stop
         )
@@ -197,7 +201,7 @@ class WindowSubmissions:
             "UPDATE attempts SET state = ? WHERE window < ? AND state IN (?, ?)", (OVER, windows.start, *_UNSPENT)
         )
         counts[WINDOWS_UNSPENT] += over.rowcount
-        if not self._entered:
+        if not self._begun:
             _erase_closed(database, counts)
 
     def _pays(self, window: int) -> bool:
@@ -227,7 +231,7 @@ class SiloSubmissions(WindowSubmissions):
     def submitted(self, window: int) -> None:
         """The window is spent; its records may be erased (:meth:`erase`)."""
         with self._lock:
-            self._entered.pop(window, None)
+            self._begun.pop(window, None)
             self._unerased = True
 
     def numbers(self) -> dict[int, int]:
@@ -296,16 +300,16 @@ class SecureSubmissions(WindowSubmissions):
             self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), weigh=False)
             self._budget.on_charged(charged, (window,))
             self._unerased = True
-            if window in self._entered:
-                self._entered[window] = None
+            if window in self._begun:
+                self._begun[window] = None
 
     def settle(self, window: int, result: RoundResult) -> bool:
         """Keeps the result of a submission; returns whether it is the first, which alone counts."""
         return self._spool.change(partial(_write_result, window, result), weigh=False)
 
-    def _is_news(self, windows: range) -> bool:
+    def _has_changed(self, windows: range) -> bool:
         unreported = "SELECT 1 FROM rounds WHERE window < ? AND fate IS NULL LIMIT 1"
-        return super()._is_news(windows) or bool(self._spool.rows(unreported, windows.start))
+        return super()._has_changed(windows) or bool(self._spool.rows(unreported, windows.start))
 
     def _move_to(self, windows: range, database: sqlite3.Connection, counts: Counter[str]) -> None:
         super()._move_to(windows, database, counts)

@@ -162,7 +162,7 @@ async def test_a_flush_that_waits_for_a_window_when_its_client_closes_raises(pat
         stop = "CREATE TEMP TRIGGER no BEFORE INSERT ON deltas BEGIN SELECT RAISE(ABORT, 'no'); END"
         mode.spool._database.execute(stop)
         flushes = [asyncio.ensure_future(client.flush(timeout_s)) for timeout_s in (None, 600.0)]
-        await until(lambda: mode._schedule._windows[WINDOW].hurried, "the flushes wait")
+        await until(lambda: mode._schedule._windows[WINDOW].expedited, "the flushes wait")
     done, waiting = await asyncio.wait(flushes, timeout=20)
     await service.stop()
     assert (len(done), len(waiting)) == (2, 0)
@@ -175,21 +175,21 @@ async def test_a_flush_that_is_about_to_wait_when_its_client_closes_raises(
     path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = await started(SILO, clock)
-    is_looking, may_look = threading.Event(), threading.Event()
+    is_updating, may_update = threading.Event(), threading.Event()
     async with client_of(service, path, clock) as client:
         submissions = silo_mode_of(client).submissions
-        look = submissions.look
+        update = submissions.update
 
-        def look_late(windows: range) -> WindowStatus:
-            is_looking.set()
-            may_look.wait(60)
-            return look(windows)
+        def update_late(windows: range) -> WindowStatus:
+            is_updating.set()
+            may_update.wait(60)
+            return update(windows)
 
-        monkeypatch.setattr(submissions, "look", look_late)
-        clock.at_ms += HOUR  # so that the flush looks which windows there are
+        monkeypatch.setattr(submissions, "update", update_late)
+        clock.at_ms += HOUR  # so that the flush has new windows to find
         flush = asyncio.ensure_future(client.flush())
-        await until(is_looking.is_set, "the flush looks")
-    may_look.set()
+        await until(is_updating.is_set, "the flush updates")
+    may_update.set()
     await asyncio.wait([flush], timeout=20)
     await service.stop()
     assert flush.done()

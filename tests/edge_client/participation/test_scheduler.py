@@ -111,10 +111,10 @@ def test_a_window_that_is_over_is_forgotten_unless_an_attempt_is_under_way() -> 
 def test_who_flushes_is_due_now_and_a_second_flush_does_not_shorten_a_back_off() -> None:
     part = participation()
     part.keep([7, 8], END - 30 * MINUTE)
-    part.hurry(7, END - 30 * MINUTE)
+    part.expedite(7, END - 30 * MINUTE)
     assert part.due(END - 30 * MINUTE) == [7]
     part.failed(7, END - 30 * MINUTE, least_ms=MINUTE)
-    part.hurry(7, END - 30 * MINUTE)
+    part.expedite(7, END - 30 * MINUTE)
     assert part.due(END - 30 * MINUTE) == []
 
 

@@ -39,7 +39,7 @@ def central(path: Path, plan: Plan) -> Spool:
 
 def at_home(path: Path, plan: Plan) -> Spool:
     spool = opened(path)
-    SiloSubmissions(spool, plan).look(range(6, 9))
+    SiloSubmissions(spool, plan).update(range(6, 9))
     return spool
 
 

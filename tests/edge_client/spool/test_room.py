@@ -47,7 +47,7 @@ class World:
             spool.keep_budget(self.plan, ReportTransaction)
             secret = spool.keep_memo(OsEntropy()) if self.memoises else None
             return spool, ReportEncoder(self.plan, secret)
-        SiloSubmissions(spool, self.plan).look(range(6, 9))
+        SiloSubmissions(spool, self.plan).update(range(6, 9))
         return spool, None
 
     def changes(self, batches: "list[Batch]", encoder: ReportEncoder | None) -> list[Change]:
@@ -168,10 +168,10 @@ def test_unusable_records_alone_keep_their_room_until_their_window_is_over_and_a
     spool, _ = world.spool(path)
     spool.commit(world.changes([(np.full((3, 2), np.nan), 7, None)], None))
     assert spool._state.bytes == world.plan.delta_sizes.batch_bytes_max(3)
-    turns = SiloSubmissions(spool, world.plan)
-    assert turns.pending(7).deltas == ()
-    turns.look(range(8, 10))
-    assert turns.erase()
+    submissions = SiloSubmissions(spool, world.plan)
+    assert submissions.pending(7).deltas == ()
+    submissions.update(range(8, 10))
+    assert submissions.erase()
     assert spool.is_empty
     assert spool.tallies["records_unspent"] == 0
     spool.close()

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 def rounds_of(spool: Spool, plan: Plan = PLAN, windows: range | None = range(7, 9)) -> SecureSubmissions:
     rounds = SecureSubmissions(spool, plan)
     if windows is not None:
-        rounds.look(windows)
+        rounds.update(windows)
     return rounds
 
 
@@ -176,7 +176,7 @@ def test_a_spent_window_is_never_spent_again_takes_no_records_and_has_no_attempt
     for again in range(2):
         assert rounds.pending(7).deltas == ()
         assert rounds.is_spent(7)
-        assert rounds.look(range(7, 9)).open == (8,)
+        assert rounds.update(range(7, 9)).open == (8,)
         with pytest.raises(NoPartError, match=r"window 7: .*(spent|charged)"):
             rounds.spend(7, b"s" * 32, 0)
         with pytest.raises(NoPartError, match="window 7: it is spent"):
@@ -200,7 +200,7 @@ def test_a_spend_holds_the_plans_own_charge_and_its_round(path: Path) -> None:
     assert isinstance(data, bytes)
     assert Spend.from_bytes(data) == spend
     assert rounds.account.spends == (spend,)
-    assert rounds.look(range(7, 9)).unreported == ((8, ROUND),)
+    assert rounds.update(range(7, 9)).unreported == ((8, ROUND),)
     spool.close()
     spool = opened(path)
     assert rounds_of(spool).account.spends == (spend,)
@@ -223,7 +223,7 @@ def test_the_devices_own_account_refuses_what_it_cannot_pay_whatever_was_asked(p
     rounds = rounds_of(spool, CLIENT_PLAN, range(7, 10))
     with pytest.raises(NoPartError, match="cannot pay"):
         rounds.spend(7, ROUND, 0)
-    assert 9 not in rounds.look(range(7, 10)).open  # it began when nothing was left
+    assert 9 not in rounds.update(range(7, 10)).open  # it began when nothing was left
     assert add(spool, [[1.0, 2.0]], 9, CLIENT_PLAN) == ()
     spool.close()
 
@@ -291,7 +291,7 @@ def test_a_kill_between_a_spend_and_the_erasure_gives_the_records_out_to_nobody(
     assert spool.rows("SELECT bytes FROM pending") == [(secret,)]
     rounds = rounds_of(spool)
     assert rounds.pending(7).deltas == ()
-    for act in (lambda: rounds.enter(7), lambda: rounds.count_attempt(7), lambda: rounds.spend(7, b"s" * 32, 0)):
+    for act in (lambda: rounds.begin(7), lambda: rounds.count_attempt(7), lambda: rounds.spend(7, b"s" * 32, 0)):
         with pytest.raises(NoPartError):
             act()
     assert rounds.erase()
@@ -322,12 +322,12 @@ def test_nothing_is_erased_while_a_round_is_under_way(path: Path) -> None:
     rounds = rounds_of(spool)
     add(spool, [[1.0, 2.0]])
     add(spool, [[1.0, 2.0]], window=8)
-    rounds.enter(8)
+    rounds.begin(8)
     rounds.spend(7, ROUND, rounds.pending(7).upto)
     assert not rounds.erase()
-    rounds.look(range(8, 10))
+    rounds.update(range(8, 10))
     assert len(spool.rows("SELECT 1 FROM pending")) == 2
-    rounds.leave(8)
+    rounds.end(8)
     assert rounds.erase()
     assert len(spool.rows("SELECT 1 FROM pending")) == 1
     spool.close()
@@ -337,11 +337,11 @@ def test_whoever_has_no_attempt_left_does_not_enter(path: Path) -> None:
     spool = opened(path)
     rounds = rounds_of(spool)
     for _ in range(ATTEMPTS_MAX):
-        rounds.enter(7)
+        rounds.begin(7)
         rounds.require_part(7)
         rounds.count_attempt(7)
-        rounds.leave(7)
-    for act in (rounds.enter, rounds.require_part):
+        rounds.end(7)
+    for act in (rounds.begin, rounds.require_part):
         with pytest.raises(NoPartError, match="window 7: 8 rounds"):
             act(7)
     spool.close()
@@ -350,17 +350,17 @@ def test_whoever_has_no_attempt_left_does_not_enter(path: Path) -> None:
 def test_windows_that_are_under_way_at_once_are_paid_for_together_or_not_entered(path: Path) -> None:
     spool = opened(path)
     rounds = rounds_of(spool, CLIENT_PLAN, range(5, 9))
-    rounds.enter(5)
-    rounds.enter(6)
+    rounds.begin(5)
+    rounds.begin(6)
     with pytest.raises(NoPartError, match=r"window 7: .*cannot pay"):
-        rounds.enter(7)
-    rounds.leave(6)
-    rounds.enter(7)
+        rounds.begin(7)
+    rounds.end(6)
+    rounds.begin(7)
     rounds.spend(5, ROUND, 0)  # which was set aside for it
     rounds.require_part(7)
-    rounds.leave(5)
+    rounds.end(5)
     with pytest.raises(NoPartError, match=r"window 6: .*cannot pay"):
-        rounds.enter(6)
+        rounds.begin(6)
     rounds.spend(7, ROUND, 0)
     spool.close()
 
@@ -398,7 +398,7 @@ from hushsum.entropy import OsEntropy
 from tests.edge_client.secure_plans import secure_plan
 spool = Spool(sys.argv[1], client_id=None, entropy=OsEntropy(), bytes_max=2**30)
 rounds = SecureSubmissions(spool, secure_plan())
-rounds.look(range(1000))
+rounds.update(range(1000))
 for window in range(1000):
     rounds.spend(window, window.to_bytes(32, "big"), 0)
     print(window, flush=True)
@@ -434,11 +434,11 @@ def test_a_window_has_eight_attempts_whatever_is_restarted(path: Path) -> None:
     spool.close()
     spool = opened(path)
     rounds = rounds_of(spool)
-    assert rounds.look(range(7, 9)).open == (7, 8)
+    assert rounds.update(range(7, 9)).open == (7, 8)
     assert rounds.count_attempt(7) == ATTEMPTS_MAX == 8
     with pytest.raises(NoPartError, match="window 7: 8 rounds"):
         rounds.count_attempt(7)
-    assert rounds.look(range(7, 9)).open == (8,)
+    assert rounds.update(range(7, 9)).open == (8,)
     assert rounds.count_attempt(8) == 1
     spool.close()
 
@@ -458,9 +458,9 @@ def test_a_window_that_passes_unspent_is_over_for_ever_and_what_waited_for_it_is
     rounds = rounds_of(spool)
     add(spool, [[1.0, 2.0]])
     rounds.spend(8, ROUND, 0)
-    assert rounds.look(range(9, 10)).open == (9,)
+    assert rounds.update(range(9, 10)).open == (9,)
     assert rounds.pending(7).deltas == ()
-    assert rounds.look(range(7, 10)).open == (9,)  # a clock that was set back
+    assert rounds.update(range(7, 10)).open == (9,)  # a clock that was set back
     with pytest.raises(NoPartError, match="window 7: it is over"):
         rounds.spend(7, ROUND, 0)
     told = tallies(spool)
@@ -477,8 +477,8 @@ def test_the_first_word_on_a_submission_stands(path: Path, result: RoundResult) 
     assert rounds.settle(7, result)
     assert not rounds.settle(7, RoundResult.COUNTED if result is not RoundResult.COUNTED else RoundResult.ABORTED)
     assert not rounds.settle(8, RoundResult.COUNTED)
-    assert rounds.look(range(7, 9)).unreported == ()
-    rounds.look(range(9, 10))
+    assert rounds.update(range(7, 9)).unreported == ()
+    rounds.update(range(9, 10))
     counted = int(result is RoundResult.COUNTED)
     told = tallies(spool)
     assert (told.submissions_spent, told.submissions_counted, told.submissions_lost) == (1, counted, 1 - counted)
@@ -571,7 +571,7 @@ def test_a_fresh_spool_is_of_format_1_until_it_belongs_to_a_plan_with_a_secure_s
     spool.close()
     assert format_of(path) == 3
     spool = opened(path)
-    assert rounds_of(spool).look(range(7, 9)).open == (7, 8)
+    assert rounds_of(spool).update(range(7, 9)).open == (7, 8)
     spool.close()
 
 

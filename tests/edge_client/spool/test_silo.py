@@ -37,10 +37,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "spool.db"
 
 
-def turns_of(spool: Spool, plan: Plan = PLAN) -> SiloSubmissions:
-    turns = SiloSubmissions(spool, plan)
-    turns.look(range(7, 9))
-    return turns
+def submissions_of(spool: Spool, plan: Plan = PLAN) -> SiloSubmissions:
+    submissions = SiloSubmissions(spool, plan)
+    submissions.update(range(7, 9))
+    return submissions
 
 
 def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> object:
@@ -48,13 +48,13 @@ def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> ob
     return result
 
 
-def submit(spool: Spool, turns: SiloSubmissions, window: int = 7, plan: Plan = PLAN) -> StoredDelta:
-    change = prepared(plan, window, turns.enter(window), OsEntropy())
+def submit(spool: Spool, submissions: SiloSubmissions, window: int = 7, plan: Plan = PLAN) -> StoredDelta:
+    change = prepared(plan, window, submissions.begin(window), OsEntropy())
     (result,) = spool.commit([change])
-    turns.leave(window)
+    submissions.end(window)
     if not isinstance(result, tuple):
         raise result
-    turns.submitted(window)
+    submissions.submitted(window)
     (bound,) = result
     return bound
 
@@ -65,12 +65,12 @@ def tallies(spool: Spool) -> Stats:
 
 def test_a_submission_is_the_sum_of_what_waits_under_the_id_that_it_gets(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool, EXACT)
+    submissions = submissions_of(spool, EXACT)
     records = np.arange(20.0).reshape(10, 2) / 2
     add(spool, records[:4], plan=EXACT)
     add(spool, records[4:], plan=EXACT)
     add(spool, records[:1], window=8, plan=EXACT)
-    submitted = [submit(spool, turns, window, EXACT) for window in (7, 8)]
+    submitted = [submit(spool, submissions, window, EXACT) for window in (7, 8)]
     for number, (bound, window, count) in enumerate(zip(submitted, (7, 8), (10, 1), strict=True)):
         read = silo.unpack(bound.data, EXACT)
         assert (read.window, read.id, bound.sequence) == (window, read_header(bound.data).id, number)
@@ -82,39 +82,39 @@ def test_a_submission_is_the_sum_of_what_waits_under_the_id_that_it_gets(path: P
 
 def test_a_window_without_records_is_submitted_for_with_as_many_bytes(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
+    submissions = submissions_of(spool)
     add(spool, np.ones((500, 2)), window=8)
-    empty, full = (submit(spool, turns, window) for window in (7, 8))
+    empty, full = (submit(spool, submissions, window) for window in (7, 8))
     assert len(empty.data) == len(full.data)
     spool.close()
 
 
 def test_there_is_no_second_submission_for_a_window_now_or_later(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
-    ready = prepared(PLAN, 7, turns.enter(7), OsEntropy())
-    bound = submit(spool, turns)
+    submissions = submissions_of(spool)
+    ready = prepared(PLAN, 7, submissions.begin(7), OsEntropy())
+    bound = submit(spool, submissions)
     for _ in range(2):
         with pytest.raises(NoPartError, match="spent"):
-            submit(spool, turns)
+            submit(spool, submissions)
         (result,) = spool.commit([ready])
         assert isinstance(result, NoPartError)
         assert spool.load(0, 64, 2**30) == (bound,)
-        assert len(turns.account.spends) == 1
+        assert len(submissions.account.spends) == 1
         spool.close()
         spool = opened(path)
-        turns = turns_of(spool)
+        submissions = submissions_of(spool)
     (result,) = spool.commit([Remove(bound.sequence, "late")])
     assert result == ()
     with pytest.raises(NoPartError, match="spent"):
-        submit(spool, turns)
+        submit(spool, submissions)
     spool.close()
 
 
 def test_two_submissions_of_one_transaction_for_a_window_are_one(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
-    ready = prepared(PLAN, 7, turns.enter(7), OsEntropy())
+    submissions = submissions_of(spool)
+    ready = prepared(PLAN, 7, submissions.begin(7), OsEntropy())
     first, second = spool.commit([ready, ready])
     assert isinstance(first, tuple)
     assert isinstance(second, NoPartError)
@@ -124,16 +124,16 @@ def test_two_submissions_of_one_transaction_for_a_window_are_one(path: Path) -> 
 
 def test_what_comes_after_the_submission_is_left_out_and_what_came_while_it_was_made_is_counted(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool, EXACT)
+    submissions = submissions_of(spool, EXACT)
     add(spool, [1.0, 2.0], plan=EXACT)
-    ready = prepared(EXACT, 7, turns.enter(7), OsEntropy())
+    ready = prepared(EXACT, 7, submissions.begin(7), OsEntropy())
     add(spool, [3.0, 4.0], plan=EXACT)
     spool.commit([ready])
     (bound,) = spool.load(0, 64, 2**30)
-    turns.submitted(7)
+    submissions.submitted(7)
     assert add(spool, [5.0, 6.0], plan=EXACT) == ()
     assert silo.unpack(bound.data, EXACT).counts.sum() == EXACT.privacy.mechanism.count_scale
-    assert turns.erase()
+    assert submissions.erase()
     assert spool.rows("SELECT 1 FROM pending") == []
     assert (tallies(spool).records, tallies(spool).records_unspent, tallies(spool).records_absent) == (2, 1, 1)
     spool.close()
@@ -141,27 +141,27 @@ def test_what_comes_after_the_submission_is_left_out_and_what_came_while_it_was_
 
 def test_the_account_pays_before_anything_is_bound(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool, POOR)
-    ready = prepared(POOR, 8, turns.enter(8), OsEntropy())
-    turns.leave(8)
-    submit(spool, turns, 7, POOR)
+    submissions = submissions_of(spool, POOR)
+    ready = prepared(POOR, 8, submissions.begin(8), OsEntropy())
+    submissions.end(8)
+    submit(spool, submissions, 7, POOR)
     (result,) = spool.commit([ready])
     assert isinstance(result, NoPartError)
     assert "cannot pay" in str(result)
-    assert len(spool.load(0, 64, 2**30)) == len(turns.account.spends) == 1
-    assert turns.look(range(8, 10)).unpaid == (9,)
+    assert len(spool.load(0, 64, 2**30)) == len(submissions.account.spends) == 1
+    assert submissions.update(range(8, 10)).unpaid == (9,)
     assert add(spool, [1.0, 2.0], window=9, plan=POOR) == ()
     spool.close()
 
 
 def test_an_answer_is_kept_once_with_what_became_of_the_window(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
-    first, second = submit(spool, turns, 7), submit(spool, turns, 8)
-    assert turns.numbers() == {first.sequence: 7, second.sequence: 8}
+    submissions = submissions_of(spool)
+    first, second = submit(spool, submissions, 7), submit(spool, submissions, 8)
+    assert submissions.numbers() == {first.sequence: 7, second.sequence: 8}
     spool.commit([Remove(first.sequence, "acknowledged")])
     spool.commit([Remove(second.sequence, "late")])
-    assert turns.numbers() == {}
+    assert submissions.numbers() == {}
     became = tallies(spool)
     assert (became.submissions_spent, became.submissions_counted, became.submissions_lost) == (2, 1, 1)
     spool.close()
@@ -169,9 +169,9 @@ def test_an_answer_is_kept_once_with_what_became_of_the_window(path: Path) -> No
 
 def test_a_submission_that_has_no_answer_is_sent_on_after_its_window(path: Path) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
-    bound = submit(spool, turns)
-    turns.look(range(20, 22))
+    submissions = submissions_of(spool)
+    bound = submit(spool, submissions)
+    submissions.update(range(20, 22))
     assert spool.unanswered() == (bound.sequence,)
     assert tallies(spool).submissions_lost == 0
     spool.close()
@@ -179,25 +179,25 @@ def test_a_submission_that_has_no_answer_is_sent_on_after_its_window(path: Path)
 
 def test_a_full_spool_submits_all_the_same(path: Path) -> None:
     spool = opened(path, bytes_max=1)
-    assert submit(spool, turns_of(spool)).data
+    assert submit(spool, submissions_of(spool)).data
     spool.close()
 
 
 @pytest.mark.parametrize("table", ["rounds", "deltas"])
 def test_a_transaction_that_fails_spends_nothing_and_binds_nothing(path: Path, table: str) -> None:
     spool = opened(path)
-    turns = turns_of(spool)
+    submissions = submissions_of(spool)
     add(spool, [1.0, 2.0])
     stop = f"CREATE TEMP TRIGGER no BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END"
     spool._database.execute(stop)
     with pytest.raises(SpoolError):
-        submit(spool, turns)
-    assert not turns.account.spends
-    assert not turns.is_spent(7)
+        submit(spool, submissions)
+    assert not submissions.account.spends
+    assert not submissions.is_spent(7)
     assert not spool.unanswered()
     spool._database.execute("DROP TRIGGER no")
-    assert submit(spool, turns).sequence == 0
-    assert [spend.window for spend in turns.account.spends] == [7]
+    assert submit(spool, submissions).sequence == 0
+    assert [spend.window for spend in submissions.account.spends] == [7]
     spool.close()
 
 
@@ -206,10 +206,10 @@ import os, sys
 from pathlib import Path
 from tests.edge_client.spool.test_silo import *
 spool = opened(Path(sys.argv[1]))
-turns = turns_of(spool)
+submissions = submissions_of(spool)
 add(spool, [1.0, 2.0])
 step = sys.argv[2]
-ready = prepared(PLAN, 7, turns.enter(7), OsEntropy())
+ready = prepared(PLAN, 7, submissions.begin(7), OsEntropy())
 if step == "inside":
     spool._database.set_authorizer(None)
     spool._database.set_trace_callback(lambda text: os.kill(os.getpid(), 9) if text == "COMMIT" else None)
@@ -227,19 +227,19 @@ def test_a_kill_at_any_step_leaves_one_submission_or_none(path: Path, step: str)
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     spool = opened(path)
-    turns = turns_of(spool)
+    submissions = submissions_of(spool)
     held = [bound.data.hex() for bound in spool.load(0, 64, 2**30)]
     if step == "after":
         assert held == [done.stdout]
-        assert turns.is_spent(7)
+        assert submissions.is_spent(7)
         with pytest.raises(NoPartError, match="spent"):
-            submit(spool, turns)
+            submit(spool, submissions)
     else:
         assert held == []
-        assert not turns.is_spent(7)
-        assert len(turns.pending(7).deltas) == 1  # the records are in it still, and nothing has left
-        submit(spool, turns)
-    assert len(spool.load(0, 64, 2**30)) == len(turns.account.spends) == 1
+        assert not submissions.is_spent(7)
+        assert len(submissions.pending(7).deltas) == 1  # the records are in it still, and nothing has left
+        submit(spool, submissions)
+    assert len(spool.load(0, 64, 2**30)) == len(submissions.account.spends) == 1
     spool.close()
 
 

@@ -11,9 +11,9 @@ from typing_extensions import override
 from edge_client.errors import SpoolError
 from edge_client.runtime import SystemRuntime, T
 from edge_client.spool.changes import Change, Remove, Result, StoredDelta, Submit
+from edge_client.spool.group_commit import SpoolWriter
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_submissions import SiloSubmissions
-from edge_client.spool.writer import SpoolWriter
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from tests.edge_client.local_plans import silo_plan
@@ -268,7 +268,7 @@ async def test_submissions_go_before_everything_that_waits_and_share_no_transact
     tmp_path: Path, full: bool
 ) -> None:
     spool, runtime = Watched(tmp_path / "spool.db"), GatedRuntime()
-    SiloSubmissions(spool, silo_plan()).look(range(4, 9))
+    SiloSubmissions(spool, silo_plan()).update(range(4, 9))
     writer = SpoolWriter(spool, runtime, commits_max=2)
     spool.commit([Submit(window, bytes_of, 0) for window in (4, 5, 6)])
     spool.seen.clear()

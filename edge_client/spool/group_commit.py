@@ -1,4 +1,7 @@
-"""Group commit: changes that arrive while one transaction reaches the disk share the next one.
+"""Group commit of the spool: changes that arrive while one transaction reaches the disk share the next one.
+
+:meth:`edge_client.spool.spool.Spool.commit` makes that transaction, and :mod:`edge_client.spool.transaction` applies
+the changes in it.
 
 A silo's submission alone goes before everything that waits, in a transaction of its own: neither the number of waiting
 records nor the effect of their bytes on a disk may delay it.
