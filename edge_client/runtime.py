@@ -129,13 +129,14 @@ class Tasks:
         self._open: set[asyncio.Task[None]] = set()
         self._whole: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work that may be cancelled at any time."""
-        return self._keep(work, name, self._open)
-
-    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work that is short, and must not be left half done."""
-        return self._keep(work, name, self._whole)
+    def spawn(self, work: Coroutine[object, object, None], name: str, *, whole: bool = False) -> "asyncio.Task[None]":
+        """Starts work that may be cancelled at any time; or ``whole``: short, and never left half done."""
+        task = self._runtime.spawn(work, f"hushsum-edge-{name}")
+        tasks = self._whole if whole else self._open
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
 
     def cancel(self) -> None:
         """Cancels everything that may be cancelled."""
@@ -147,15 +148,6 @@ class Tasks:
         self.cancel()
         while self._open or self._whole:
             await asyncio.wait(self._open | self._whole)
-
-    def _keep(
-        self, work: Coroutine[object, object, None], name: str, tasks: "set[asyncio.Task[None]]"
-    ) -> "asyncio.Task[None]":
-        task = self._runtime.spawn(work, f"hushsum-edge-{name}")
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

@@ -3,7 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -52,14 +52,6 @@ SUBMISSIONS_COUNTED: Final = "submissions_counted"
 SUBMISSIONS_LOST: Final = "submissions_lost"
 WINDOWS_UNSPENT: Final = "windows_unspent"
 RECORDS_UNSPENT: Final = "records_unspent"
-#: The names under which the spool counts, but for refusals: fields of :class:`Stats`, too.
-_KEPT: Final = frozenset(
-    {
-        *(RECORDS, RECORDS_DROPPED, RECORDS_ABSENT, RECORDS_REFUSED, RECORDS_UNSPENT, DELTAS, REPORTS),
-        *(SUBMISSIONS_SPENT, SUBMISSIONS_COUNTED, SUBMISSIONS_LOST, WINDOWS_UNSPENT),
-        *(Status.ACKNOWLEDGED.value, Status.COUNTED.value, Status.LATE.value, Status.UNKNOWN.value),
-    }
-)
 #: Answers to a delta that counts.
 COUNTED: Final = frozenset({Status.ACKNOWLEDGED, Status.COUNTED})
 _REFUSED: Final = "refused:"
@@ -145,7 +137,7 @@ class Stats:
             deltas_resent=sends.again,
             bytes_sent=sends.bytes,
             refused=MappingProxyType(refused),
-            **{name: kept[name] for name in _KEPT if name in kept},
+            **{field.name: kept[field.name] for field in fields(cls) if field.name in kept},
         )
 
 

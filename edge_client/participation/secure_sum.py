@@ -28,7 +28,8 @@ from edge_client.session.session import ENDS_SESSION
 from edge_client.spool.changes import Int64s
 from edge_client.spool.window_submissions import SecureSubmissions, WindowStatus
 from edge_client.stats import SendStats
-from edge_client.transport.interface import ConnectionLostError, Disconnect, RoundCall
+from edge_client.transport.grpc import GrpcRoundCall
+from edge_client.transport.interface import ConnectionLostError, Disconnect
 from hushsum import labels
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DirectoryError, GuaranteeError, Reason, SecureSumError
@@ -363,15 +364,15 @@ class SecureMode(WindowMode):
         if outcome.result is not RoundResult.COUNTED:
             self._give_up(window, f"{outcome.result.value}: {outcome.detail}")
 
-    def _close(self, call: RoundCall) -> None:
+    def _close(self, call: GrpcRoundCall) -> None:
         # A task of its own: this one may be cancelled already, and the call must be closed all the same.
-        self.driver.tasks.spawn_whole(call.close(), "round-close")
+        self.driver.tasks.spawn(call.close(), "round-close", whole=True)
 
 
 class RoundParticipant:
     """One client in one window's rounds, over one call, on which nothing was sent yet."""
 
-    def __init__(self, window: int, mode: SecureMode, call: RoundCall) -> None:
+    def __init__(self, window: int, mode: SecureMode, call: GrpcRoundCall) -> None:
         self.bytes_sent = 0
         self.spent: bytes | None = None  # the round that has this window's vector
         self._window = window

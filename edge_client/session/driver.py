@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final
 
 from edge_client.config import SEQUENCE_WINDOW
@@ -37,6 +38,8 @@ from edge_client.stats import SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum_proto.answers import Answer
 
+_LOG: Final = logging.getLogger("edge_client")
+_ENDED: Final = Disconnect("the service ended the stream")
 # Little, for there may be hundreds of clients in a process, and the spool gives the rest quickly.
 _KEPT_BYTES: Final = 2**18
 
@@ -84,99 +87,38 @@ class PayloadCache:
         self._sent.discard(sequence)
 
 
-_LOG: Final = logging.getLogger("edge_client")
-_ENDED: Final = Disconnect("the service ended the stream")
+@dataclass
+class _Connection:
+    """A connection of the session.
 
+    Attributes:
+        number: The session's.
+        outbox: Numbers of deltas to send, lower ones first.
+        unary: Whether each delta is a call of its own; None until the session opens the connection.
+        task: What runs it.
+    """
 
-class ConnectionRunner:
-    """One connection of a session; ``tell`` takes its events to the session."""
+    number: int
+    outbox: "asyncio.PriorityQueue[int]" = field(default_factory=asyncio.PriorityQueue)
+    unary: bool | None = None
+    task: "asyncio.Task[None] | None" = None
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        plan_id: bytes,
-        runtime: Runtime,
-        tasks: Tasks,
-        payloads: PayloadCache,
-        tell: Callable[[Event], None],
-    ) -> None:
-        self._number = number
-        self._plan_id = plan_id
-        self._runtime = runtime
-        self._tasks = tasks
-        self._payloads = payloads
-        self._tell = tell
-        self._outbox: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
-        self._unary: bool | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, transport: Transport) -> None:
-        self._task = self._tasks.spawn(self._run(transport.connect()), "connection")
-
-    def open(self, *, unary: bool) -> None:
-        self._unary = unary
-
-    def send(self, sequences: tuple[int, ...]) -> None:
-        """Sends these deltas, those with lower numbers first."""
+    def send(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
-            self._outbox.put_nowait(sequence)
+            self.outbox.put_nowait(sequence)
 
-    def close(self) -> None:
-        """Ends it at once, without a further event."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self, connection: Connection) -> None:
-        loss = _ENDED
-        try:
-            welcome = await connection.greet(self._plan_id)
-            self._tell(Connected(self._runtime.monotonic(), self._number, welcome, self._runtime.now_ms()))
-            if self._unary is not None:  # else the session does not want it any more
-                connection.open(unary=self._unary)
-                await self._converse(connection)
-        except ConnectionLostError as error:
-            loss = error.loss
-        finally:
-            # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
-            self._tasks.spawn_whole(connection.close(), "close")
-        _LOG.info("connection lost: %s", loss.detail)
-        self._tell(Disconnected(self._runtime.monotonic(), self._number, loss))
-
-    async def _converse(self, connection: Connection) -> None:
-        sender = self._tasks.spawn(self._write(connection), "sender")
-        try:
-            async with aclosing(connection.answers()) as answers:
-                async for answer in answers:
-                    self._tell(Answered(self._runtime.monotonic(), self._number, answer))
-        finally:
-            sender.cancel()
-
-    async def _write(self, connection: Connection) -> None:
-        while True:
-            sequence = await self._outbox.get()
-            data = await self._payloads.data(sequence)
-            self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
-            try:
-                await connection.send(data)
-            except ConnectionLostError:
-                return  # the reader of its answers reports the loss to the session
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
 
 
 class SessionDriver:
-    """Runs a session on real connections.
+    """Runs a session, in which nothing has happened yet, on real connections.
 
-    Args:
-        session: Nothing has happened in it yet.
-        spool: Where deltas are loaded from.
-        writer: Through which alone the spool is changed.
-        transport: Where connections come from.
-        runtime: Time, tasks and threads.
-        on_answer: Called with each definitive answer once it is durable.
+    ``writer`` alone changes the spool. ``on_answer`` is called with each definitive answer once it is durable.
 
     Attributes:
         failure: What has ended the session for good; None while it runs.
-        writer: As given.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
     """
@@ -200,7 +142,7 @@ class SessionDriver:
         self._runtime = runtime
         self._on_answer = on_answer
         self._payloads = PayloadCache(spool, runtime)
-        self._connection: ConnectionRunner | None = None
+        self._connection: _Connection | None = None
         self._timer: asyncio.Task[None] | None = None
         self._closed = False
         self._is_reported = False  # the failure was raised
@@ -284,21 +226,14 @@ class SessionDriver:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Connect():
-                self._connection = ConnectionRunner(
-                    effect.connection,
-                    plan_id=self._session.plan_id,
-                    runtime=self._runtime,
-                    tasks=self.tasks,
-                    payloads=self._payloads,
-                    tell=self._tell,
-                )
-                self._connection.begin(self._transport)
+                connection = self._connection = _Connection(effect.connection)
+                connection.task = self.tasks.spawn(self._run(connection, self._transport.connect()), "connection")
             case Open():
-                self._current.open(unary=effect.unary)
+                self._current.unary = effect.unary
             case Send():
                 self._current.send(effect.sequences)
             case Close():
-                self._current.close()
+                self._current.cancel()
             case Settle():
                 self._settle(effect)
             case SetTimer():
@@ -311,7 +246,7 @@ class SessionDriver:
                 self._fail(effect.error)
 
     @property
-    def _current(self) -> ConnectionRunner:
+    def _current(self) -> _Connection:
         assert self._connection is not None, "the session connects first"
         return self._connection
 
@@ -346,6 +281,43 @@ class SessionDriver:
         if self.waiters.fail(self.failure):
             self._is_reported = True
         self.tasks.cancel()
+
+    # -------------------------------------------------------------------------------------------------- a connection
+
+    async def _run(self, connection: _Connection, wire: Connection) -> None:
+        loss = _ENDED
+        try:
+            welcome = await wire.greet(self._session.plan_id)
+            self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
+            if connection.unary is not None:  # else the session does not want it any more
+                wire.open(unary=connection.unary)
+                await self._converse(connection, wire)
+        except ConnectionLostError as error:
+            loss = error.loss
+        finally:
+            # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
+            self.tasks.spawn(wire.close(), "close", whole=True)
+        _LOG.info("connection lost: %s", loss.detail)
+        self._tell(Disconnected(self._runtime.monotonic(), connection.number, loss))
+
+    async def _converse(self, connection: _Connection, wire: Connection) -> None:
+        sender = self.tasks.spawn(self._send(connection, wire), "sender")
+        try:
+            async with aclosing(wire.answers()) as answers:
+                async for answer in answers:
+                    self._tell(Answered(self._runtime.monotonic(), connection.number, answer))
+        finally:
+            sender.cancel()
+
+    async def _send(self, connection: _Connection, wire: Connection) -> None:
+        while True:
+            sequence = await connection.outbox.get()
+            data = await self._payloads.data(sequence)
+            self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
+            try:
+                await wire.send(data)
+            except ConnectionLostError:
+                return  # the reader of its answers reports the loss to the session
 
 
 def _closed_error() -> ClientStateError:

@@ -169,38 +169,6 @@ _FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are 
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
 
 
-class DeltaNumbers:
-    """The number in the spool of each delta's id (:mod:`edge_client.spool.changes`).
-
-    Args:
-        stream: The spool's, to which all deltas belong.
-        batches: Where each delta is a batch of reports with a stream of its own: the streams of unanswered ones, by
-            number.
-    """
-
-    def __init__(self, stream: int, batches: Mapping[int, int] | None = None) -> None:
-        self._stream = stream if batches is None else None
-        self._streams = dict(batches or {})
-        self._numbers = {stream: number for number, stream in self._streams.items()}
-
-    def number_of(self, id: DeltaId) -> int | None:
-        """The number of an id; None for another spool's, and for a batch that is unknown or answered."""
-        if id.stream == self._stream:
-            return id.sequence
-        return None if id.sequence else self._numbers.get(id.stream)
-
-    def add(self, number: int, stream: int) -> None:
-        """Adds a batch."""
-        self._streams[number] = stream
-        self._numbers[stream] = number
-
-    def remove(self, number: int) -> None:
-        """Removes a batch that is answered; a delta of the spool's stream needs no removal."""
-        stream = self._streams.pop(number, None)
-        if stream is not None:
-            self._numbers.pop(stream, None)
-
-
 class Stage(enum.Enum):
     """The state of a delta within the window."""
 
@@ -357,7 +325,8 @@ class Session:
         self.send_window = SendWindow(unanswered)
         self.last_loss: Disconnect | None = None
         self._config = config
-        self._numbers = DeltaNumbers(stream, batches)
+        self._stream = stream if batches is None else None
+        self._batches = {stream: number for number, stream in (batches or {}).items()}  # unanswered
         self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
@@ -382,11 +351,9 @@ class Session:
         match event:
             case Spooled():
                 self.send_window.append(event.sequences)
-                for number, stream in event.streams:
-                    self._numbers.add(number, stream)
+                self._batches.update((stream, number) for number, stream in event.streams)
             case Settled():
                 self.send_window.settled(event.sequence)
-                self._numbers.remove(event.sequence)
             case TimerFired():
                 self._wake_at = None
             case Connected() if self._is_current(event.connection, State.GREETING):
@@ -426,7 +393,7 @@ class Session:
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
             return self._break(event.now, Disconnect(f"the service could read no id in a delta: {detail}"))
-        sequence = self._numbers.number_of(answer.id)
+        sequence = self._number_of(answer.id)
         if sequence is None or not self.send_window.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal
@@ -441,7 +408,14 @@ class Session:
         self._fruitless = 0
         self._backoff.reset()
         self.send_window.settle(sequence)
+        self._batches.pop(answer.id.stream, None)
         return [Settle(answer, sequence)]
+
+    def _number_of(self, id: DeltaId) -> int | None:
+        """The spool's number of an id; None for another spool's, and for a batch that is unknown or answered."""
+        if id.stream == self._stream:
+            return id.sequence
+        return None if id.sequence else self._batches.get(id.stream)
 
     def _lost(self, now: float, loss: Disconnect) -> list[Effect]:
         refusal = loss.refusal

@@ -137,7 +137,7 @@ class WindowSubmissions:
         self._begun.pop(window, None)
 
     def require_part(self, window: int) -> None:
-        """Checks that the spool and the account allow a submission for this window; reserves its cost until :meth:`end`.
+        """Checks that spool and account allow a submission for this window; its cost is reserved until :meth:`end`.
 
         Raises:
             NoPartError: It is spent or over, no attempt is left, or this device's account does not pay for it beside

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -110,7 +111,15 @@ class Access:
             _LOG.warning("no connection to %s can be made: %s", self._target, error)
             raise ConnectionLostError(Disconnect(str(error))) from error
 
-    def loss_of(self, error: Exception, *, stream: bool = False) -> Disconnect:
+    @contextmanager
+    def raising_losses(self, *, stream: bool = False) -> Iterator[None]:
+        """Raises a :class:`ConnectionLostError` in place of what gRPC or a malformed reply raises."""
+        try:
+            yield
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, MalformedMessageError) as error:
+            raise ConnectionLostError(self._loss_of(error, stream=stream)) from error
+
+    def _loss_of(self, error: Exception, *, stream: bool) -> Disconnect:
         """The loss that an error means, with the credentials in mind."""
         loss = loss_of(error, stream=stream)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -137,50 +146,52 @@ class Access:
         return Disconnect(f"the service does not accept what this client shows: {detail}")
 
 
-_ENDED: Final = Disconnect("the service ended the call without an outcome")
-
-
-class GrpcRoundCall:
-    """A :class:`~edge_client.transport.interface.RoundCall` on a channel of its own, made by the first request."""
+class _Call:
+    """A stream on a channel of its own."""
 
     _channel: grpc.aio.Channel | None = None
-
-    def __init__(self, access: Access, receive_max: int) -> None:
-        self._access = access
-        self._receive_max = receive_max
-        self._stream: grpc.aio.StreamStreamCall[pb.RoundRequest, pb.RoundReply] | None = None
-
-    async def send(self, request: RoundRequest) -> None:
-        if self._stream is None:
-            self._channel, metadata = self._access.open(self._receive_max)
-            self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
-        try:
-            await self._stream.write(request_to_wire(request))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
-
-    async def receive(self) -> RoundReply:
-        assert self._stream is not None, "a participant enters first"
-        try:
-            reply = await self._stream.read()
-            if isinstance(reply, pb.RoundReply):
-                return reply_from_wire(reply)
-        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
-        raise ConnectionLostError(_ENDED)
+    _stream: grpc.aio.StreamStreamCall[Any, Any] | None = None  # Any: the messages are those of the method
 
     async def close(self) -> None:
+        """Ends everything at once; never raises."""
         if self._stream is not None:
             self._stream.cancel()
         if self._channel is not None:
             await self._channel.close()
 
 
+_ENDED: Final = Disconnect("the service ended the call without an outcome")
+
+
+class GrpcRoundCall(_Call):
+    """A participant's call, made by its first request; a call that breaks raises :class:`ConnectionLostError`."""
+
+    def __init__(self, access: Access, receive_max: int) -> None:
+        self._access = access
+        self._receive_max = receive_max
+
+    async def send(self, request: RoundRequest) -> None:
+        """Writes one request; returns when there is room for the next."""
+        if self._stream is None:
+            self._channel, metadata = self._access.open(self._receive_max)
+            self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
+        with self._access.raising_losses():
+            await self._stream.write(request_to_wire(request))
+
+    async def receive(self) -> RoundReply:
+        """The next reply; that the service ended the call without an outcome is a loss."""
+        assert self._stream is not None, "a participant enters first"
+        with self._access.raising_losses():
+            reply = await self._stream.read()
+            if isinstance(reply, pb.RoundReply):
+                return reply_from_wire(reply)
+        raise ConnectionLostError(_ENDED)
+
+
 SOFTWARE: Final = "hushsum-python"
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
 _ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
 _LARGE_BYTES_S: Final = 64 * 1024
-_Stream = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
 
 
 class GrpcTransport:
@@ -194,33 +205,38 @@ class GrpcTransport:
         return GrpcConnection(self._access, self._timeout_s)
 
     def take_part(self, message_bytes_max: int) -> GrpcRoundCall:
+        """A call of a secure sum; nothing is sent before it is used. A reply with a longer message breaks it."""
         return GrpcRoundCall(self._access, message_bytes_max + _ENVELOPE_BYTES)
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The canonical bytes of the directory of clients; the caller checks their digest.
+
+        Raises:
+            ConnectionLostError: They did not come whole.
+            DirectoryError: They are more than any directory has.
+        """
         data = bytearray()
         channel, metadata = self._access.open(_PLAN_BYTES_MAX)
         try:
-            request = directory_request_to_wire(plan_id)
-            chunks = stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=self._timeout_s)
-            async for message in chunks:
-                chunk = directory_chunk_from_wire(message)
-                if chunk.offset != len(data):
-                    what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
-                    raise ConnectionLostError(Disconnect(what))
-                data += chunk.data
-                if len(data) > DIRECTORY_BYTES_MAX:
-                    raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
-        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
+            with self._access.raising_losses():
+                request = directory_request_to_wire(plan_id)
+                chunks = stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=self._timeout_s)
+                async for message in chunks:
+                    chunk = directory_chunk_from_wire(message)
+                    if chunk.offset != len(data):
+                        what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
+                        raise ConnectionLostError(Disconnect(what))
+                    data += chunk.data
+                    if len(data) > DIRECTORY_BYTES_MAX:
+                        raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
         finally:
             await channel.close()
         return bytes(data)
 
 
-class GrpcConnection:
+class GrpcConnection(_Call):
     """A :class:`~edge_client.transport.interface.Connection`; ``timeout_s`` is for each call but the stream."""
 
-    _channel: grpc.aio.Channel | None = None
     _collection: stubs.CollectionStub
     _metadata: Metadata
 
@@ -228,7 +244,6 @@ class GrpcConnection:
         self._access = access
         self._plan_id = b""
         self._timeout_s = timeout_s
-        self._stream: _Stream | None = None
         self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
@@ -236,20 +251,16 @@ class GrpcConnection:
         self._collection = stubs.CollectionStub(self._channel)
         self._plan_id = plan_id
         request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
-        try:
+        with self._access.raising_losses():
             reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._timeout_s)
             return welcome_from_wire(reply)
-        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
         assert self._channel is not None, "greeted first"
         request = pb.GetPlanRequest(plan_id=plan_id)
-        try:
+        with self._access.raising_losses():
             catalogue = stubs.CatalogueStub(self._channel)
             reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
@@ -261,22 +272,17 @@ class GrpcConnection:
         if self._stream is None:
             await self._send_alone(delta)
             return
-        try:
+        with self._access.raising_losses():
             await self._stream.write(submission_to_wire(self._plan_id, delta))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def _send_alone(self, delta: bytes) -> None:
         try:
-            answer = answer_from_wire(await self._answer_to(delta))
+            with self._access.raising_losses():
+                answer = answer_from_wire(await self._answer_to(delta))
             self._replies.put_nowait(self._access.admitted(answer))
         except ConnectionLostError as error:
             self._replies.put_nowait(error.loss)
             raise
-        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            loss = self._access.loss_of(error)
-            self._replies.put_nowait(loss)
-            raise ConnectionLostError(loss) from error
 
     def _answer_to(self, delta: bytes) -> Awaitable[pb.SubmitReply]:
         timeout_s = self._timeout_s
@@ -292,17 +298,9 @@ class GrpcConnection:
             while isinstance(reply := await self._replies.get(), Answer):
                 yield reply
             raise ConnectionLostError(reply)
-        try:
+        with self._access.raising_losses(stream=True):
             while isinstance(message := await self._stream.read(), pb.SubmitReply):
                 yield self._access.admitted(answer_from_wire(message))
-        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(self._access.loss_of(error, stream=True)) from error
-
-    async def close(self) -> None:
-        if self._stream is not None:
-            self._stream.cancel()
-        if self._channel is not None:
-            await self._channel.close()
 
 
 def large_s(size: int) -> float:

@@ -1,4 +1,4 @@
-"""The transport as protocols, which gRPC and the simulation implement; and how a connection is lost."""
+"""The transport of deltas as protocols, which gRPC and the simulation implement; and how a connection is lost."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.answers import Answer, Refusal
 from hushsum_proto.messages import Welcome
-from hushsum_proto.rounds import RoundReply, RoundRequest
 
 
 @dataclass(frozen=True)
@@ -72,31 +71,3 @@ class Transport(Protocol):
 
     def connect(self) -> Connection:
         """A new connection; nothing is sent before it is used."""
-
-
-class RoundCall(Protocol):
-    """One participant's call, on a connection of its own; raises :class:`ConnectionLostError` when it breaks."""
-
-    async def send(self, request: RoundRequest) -> None:
-        """Writes one request; returns when there is room for the next."""
-
-    async def receive(self) -> RoundReply:
-        """The next reply; that the service ended the call without an outcome is a loss."""
-
-    async def close(self) -> None:
-        """Ends everything at once; never raises."""
-
-
-class RoundTransport(Protocol):
-    """How to take part in secure sums."""
-
-    def take_part(self, message_bytes_max: int) -> RoundCall:
-        """A new call; nothing is sent before it is used. A reply with a longer message breaks it."""
-
-    async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of the directory of clients; the caller checks their digest.
-
-        Raises:
-            ConnectionLostError: They did not come whole.
-            DirectoryError: They are more than any directory has.
-        """

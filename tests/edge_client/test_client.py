@@ -503,6 +503,7 @@ async def test_a_disk_that_fails_for_a_while_ends_nothing_and_the_window_waits_f
         with spool._lock:
             spool._database.execute("PRAGMA query_only = ON")
         service.answers.set()
+        await until(lambda: len(service.fold.received) >= 64, "the window is full")
         with pytest.raises(FlushTimeoutError):
             await client.flush(0.5)
         assert {id.sequence for id in service.fold.received} == set(range(64))

@@ -14,7 +14,6 @@ from edge_client import AccountError
 from edge_client.config import LARGE_BYTES
 from edge_client.encoding import ReportEncoder, reports_max
 from edge_client.errors import SpoolError, SpoolFullError
-from edge_client.session.session import DeltaNumbers
 from edge_client.spool.changes import Remove
 from edge_client.stats import SendStats, Stats
 from hushsum.delta import DeltaId, read_header
@@ -96,16 +95,6 @@ def test_bytes_are_those_of_the_add_for_ever(path: Path) -> None:
     spool.spool.commit([Remove(2, "late")])
     spool.anew()
     assert [each.sequence for each in spool.spool.load(0, 64, 2**30)] == [0, 1, 3, 4]
-
-
-def test_a_number_is_found_by_its_own_stream_until_it_is_answered() -> None:
-    ids = DeltaNumbers(42, {4: 99})
-    ids.add(5, 77)
-    assert [ids.number_of(DeltaId(stream, 0)) for stream in (99, 77, 98)] == [4, 5, None]
-    assert ids.number_of(DeltaId(99, 1)) is None
-    ids.remove(4)
-    ids.remove(4)
-    assert ids.number_of(DeltaId(99, 0)) is None
 
 
 # --------------------------------------------------------------------------------------------------- bounds, account
