@@ -1,34 +1,4 @@
-"""Every error and warning of the device SDK.
-
-HushsumError
-└── EdgeError
-    ├── the caller's
-    │   ├── SettingsError            a setting that cannot be used
-    │   ├── ClientStateError         a client that is not running
-    │   ├── EventTimeError           an event time that is no time
-    │   └── PolicyError              the plan asks for more than this device's policy allows
-    ├── the device's
-    │   ├── AccountError             its own account does not pay for a window
-    │   ├── NoPartError              it does not submit for a window (any more)
-    │   └── SpoolError               the spool cannot be read or written, or belongs to another client
-    │       ├── SpoolInUseError      another process, or another client of this one, holds it
-    │       └── SpoolFullError       the limit on bytes for what is unanswered is reached
-    ├── the network's
-    │   └── UnreachableError         no service answered in the stated time
-    │       └── FlushTimeoutError    some deltas have no answer yet; they stay in the spool
-    └── the service's
-        ├── RefusedError             deltas that were refused for good, with the reasons
-        ├── NotCountedError          windows that a flush has closed, and whose records are in no sum
-        └── SessionRefusedError      the service wants no session with this client
-            └── PlanChangedError     another plan is collected there
-
-UserWarning
-└── EdgeWarning
-    ├── DroppedRecordsWarning        records were left out, one by one, or have sent random reports
-    ├── AbsentWarning                records of a window were left out in which this client does not take part
-    ├── ClockWarning                 this device's clock and the service's are far apart
-    └── RefusalWarning               a client was closed before its refusals were raised
-"""
+"""Errors and warnings of the device SDK: the caller's first, then the device's, the network's and the service's."""
 
 from collections.abc import Mapping
 

@@ -66,38 +66,28 @@ class Runtime(Protocol):
 
 
 class SystemRuntime:
-    """The real clock, event loop and threads.
-
-    Args:
-        threads: That hash, and as many for spools; they start when they are needed.
-    """
+    """The real clock, event loop and threads: ``threads`` that hash, and as many for spools, started when needed."""
 
     def __init__(self, threads: int = 2) -> None:
         self._hashing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-hash")
         self._spools = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-spool")
 
     def now_ms(self) -> int:
-        """The wall clock, ms since 1970-01-01T00:00:00Z."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Returns after so many seconds."""
         await asyncio.sleep(seconds)
 
     def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts a task; its owner awaits or cancels it."""
         return asyncio.create_task(work, name=name)
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        """Runs a call in one of the threads for spools."""
         return await asyncio.get_running_loop().run_in_executor(self._spools, lambda: function(*arguments))
 
     async def computing(self, function: Callable[..., T], *arguments: object) -> T:
-        """Runs a call in one of the threads that hash."""
         return await asyncio.get_running_loop().run_in_executor(self._hashing, lambda: function(*arguments))
 
     def close(self) -> None:

@@ -151,6 +151,7 @@ def reason_name(reason: AnyReason | None) -> str:
     return _OTHER if reason is None else reason.value
 
 
-def answer_name(status: Status, reason: AnyReason | None) -> str:
+def answer_name(answer: Answer) -> str:
     """The name under which the spool counts an answer."""
-    return _REFUSED + reason_name(reason) if status is Status.REFUSED else status.value
+    reason = None if answer.refusal is None else answer.refusal.reason
+    return _REFUSED + reason_name(reason) if answer.status is Status.REFUSED else answer.status.value

@@ -5,7 +5,6 @@ A mode is chosen once, when the client starts. Its transactions of the spool are
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -38,19 +37,13 @@ class RoundProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a mode is made from.
-
-    Attributes:
-        spool: Open, and bound to the plan.
-        key: The client's own, of secure sums; None where none was given.
-        on_answer: Called with each definitive answer once it is durable.
-    """
+    """What a mode is made from; ``on_answer`` is called with each definitive answer once it is durable."""
 
     spool: Spool
     plan: Plan
     transport: GrpcTransport
     retry: RetryPolicy
-    key: SigningKey | None = field(repr=False)
+    key: SigningKey | None = field(repr=False)  # the client's own, of secure sums, where one was given
     on_answer: Callable[[Answer], None]
 
     async def driver(self, *, config: Config | None = None, batches: Mapping[int, int] | None = None) -> SessionDriver:
@@ -76,7 +69,7 @@ class ClientContext:
         )
 
 
-class Mode(ABC):
+class Mode:
     """What a plan's trust mode decides on the device. Its driver sends deltas, and owns the client's tasks."""
 
     def __init__(self, context: ClientContext, driver: SessionDriver) -> None:
@@ -85,13 +78,13 @@ class Mode(ABC):
         self.driver = driver
 
     @classmethod
-    @abstractmethod
     async def open(cls, context: ClientContext) -> Self:
         """The mode of a client that starts; nothing has begun."""
+        return cls(context, await context.driver())
 
-    @abstractmethod
     def encode(self, records: Any, window: int, labels: object) -> Add:
         """Hashes records, or one record; arguments and errors as of :func:`edge_client.encoding.split`."""
+        return split(self.plan, records, window, labels)
 
     @property
     def account(self) -> Account | None:
@@ -116,14 +109,14 @@ class Mode(ABC):
         if connect:
             self.driver.begin()
 
-    async def caught_up(self) -> None:  # noqa: B027  nothing to do where windows have no submissions
+    async def caught_up(self) -> None:
         """Returns once the spool knows of the windows of this moment."""
 
     def put(self, addition: Add) -> "asyncio.Future[tuple[StoredDelta, ...]]":
         """Puts an addition into the spool; the future has what was stored, once it is durable."""
         return self.driver.submit(addition)
 
-    def on_answer(self, answer: Answer) -> None:  # noqa: B027  a silo alone keeps what became of a window
+    def on_answer(self, answer: Answer) -> None:
         """Handles a definitive answer that is durable."""
 
     async def flush(self, timeout_s: float | None) -> None:
@@ -141,13 +134,6 @@ class Mode(ABC):
 
 class CentralMode(Mode):
     """Sends exact deltas; the service adds the noise, and spends the budget."""
-
-    @classmethod
-    async def open(cls, context: ClientContext) -> Self:
-        return cls(context, await context.driver())
-
-    def encode(self, records: Any, window: int, labels: object) -> Add:
-        return split(self.plan, records, window, labels)
 
 
 class ReportMode(Mode):

@@ -12,10 +12,9 @@ import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
-from edge_client.encoding import split
 from edge_client.errors import FlushTimeoutError, NotCountedError, SpoolError
 from edge_client.participation.mode import ClientContext, Mode
 from edge_client.runtime import BackOff
@@ -50,11 +49,8 @@ class _Scheduled:
 class WindowSchedule:
     """Which windows are due.
 
-    Args:
-        schedule: The plan's.
-        wait_ms: The longest wait for a cohort to fill; 0 for a silo.
-        config: The waits of the back-off.
-        entropy: Of the moments at which it begins, and of the back-off's jitter. Both are public.
+    ``wait_ms`` is the longest wait for a cohort to fill, 0 for a silo. ``entropy`` decides the moments at which
+    submissions begin, and the back-off's jitter; both are public.
     """
 
     def __init__(self, schedule: Schedule, wait_ms: int, config: Config, entropy: Entropy) -> None:
@@ -161,9 +157,6 @@ class WindowMode(Mode):
     def account(self) -> Account:
         return self.submissions.account
 
-    def encode(self, records: Any, window: int, labels: object) -> Add:
-        return split(self.plan, records, window, labels)
-
     def put(self, addition: Add) -> "asyncio.Future[tuple[StoredDelta, ...]]":
         """Puts an addition into the spool, where it waits for its window's submission."""
         return self.driver.writer.put(addition)
@@ -259,17 +252,16 @@ class WindowMode(Mode):
         next_ms = self._schedule.next_ms()
         end_ms = self.plan.window.end_ms(self.plan.window.index_at(now_ms))
         wait_s = (min(end_ms, end_ms if next_ms is None else next_ms) - now_ms) / 1000
-        sleep = self.driver.tasks.spawn(self.runtime.sleep(min(max(wait_s, 0.0), _UPDATES_APART_S)), "windows-timer")
-        wake = self.driver.tasks.spawn(self._until_woken(), "windows-wake")
+        timer = self.driver.tasks.spawn(self._wake_after(min(max(wait_s, 0.0), _UPDATES_APART_S)), "windows-timer")
         try:
-            await asyncio.wait([sleep, wake], return_when=asyncio.FIRST_COMPLETED)
+            await self._woken.wait()
         finally:
-            sleep.cancel()
-            wake.cancel()
+            timer.cancel()
         self._woken.clear()
 
-    async def _until_woken(self) -> None:
-        await self._woken.wait()
+    async def _wake_after(self, seconds: float) -> None:
+        await self.runtime.sleep(seconds)
+        self._woken.set()
 
     def _give_up(self, window: int, why: str) -> None:
         _LOG.warning("window %d is in no sum of this client: %s", window, why)

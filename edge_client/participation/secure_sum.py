@@ -164,11 +164,9 @@ def _check_own(directory: Directory, client_id: str, key: SigningKey) -> None:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How an attempt ended.
+    """How an attempt ended: why, in one sentence, and the service's outcome, if it gave one.
 
     Attributes:
-        why: One sentence.
-        outcome: Of the service, if it gave one.
         again: Whether it may be tried again, not before ``least_ms``, if it has cost nothing.
     """
 
@@ -305,7 +303,7 @@ class SecureMode(WindowMode):
     def _on_status(self, status: WindowStatus) -> None:
         unreported = dict(status.unreported)
         for window in self._unreported.keys() - unreported.keys():
-            self._keep_reason(window, "nobody has said what became of it")
+            self._keep_reason(window, "the service has not reported its result")
         self._unreported = unreported
 
     async def _submit(self, window: int) -> None:
@@ -332,7 +330,7 @@ class SecureMode(WindowMode):
         if round_id is not None and ended.outcome is not None and ended.outcome.round == round_id:
             await self._settle(window, ended.outcome)
             return
-        _LOG.info("window %d is spent, and it is asked what became of it: %s", window, ended.why)
+        _LOG.info("window %d is spent, and the service is asked for its result: %s", window, ended.why)
         await self._update(anew=True)  # it is among the unreported ones now
 
     async def _ask(self, window: int, round_id: bytes) -> None:
@@ -347,7 +345,7 @@ class SecureMode(WindowMode):
                 if reply.round in (round_id, b""):
                     await self._settle(window, reply)
             except ConnectionLostError as error:
-                _LOG.info("what became of window %d is asked again: %s", window, error)
+                _LOG.info("the service is asked again for the result of window %d: %s", window, error)
             finally:
                 self._close(call)
             await self.runtime.sleep(backoff.next_s())
@@ -357,7 +355,7 @@ class SecureMode(WindowMode):
             try:
                 await self.runtime.blocking(self.submissions.settle, window, outcome.result)
             except SpoolError as error:
-                _LOG.warning("what became of window %d cannot be kept: %s", window, error)
+                _LOG.warning("the result of window %d cannot be kept: %s", window, error)
                 self._known = range(0)  # it is asked again
                 return
             self._unreported.pop(window, None)

@@ -73,7 +73,7 @@ class PayloadCache:
             self._at_hand = {delta.sequence: delta.data for delta in near}
             self._size = sum(map(len, self._at_hand.values()))
         if sequence not in self._at_hand:
-            raise SpoolError(f"spool: delta {sequence} has no answer, and is gone: somebody has changed the file")
+            raise SpoolError(f"spool: delta {sequence} has no answer and is gone: another program has changed the file")
         return self._at_hand[sequence]
 
     def sent(self, sequence: int, size: int) -> None:
@@ -251,9 +251,7 @@ class SessionDriver:
         return self._connection
 
     def _settle(self, effect: Settle) -> None:
-        answer = effect.answer
-        reason = None if answer.refusal is None else answer.refusal.reason
-        removed = self.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
+        removed = self.writer.put(Remove(effect.sequence, answer_name(effect.answer)))
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:

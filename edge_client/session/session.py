@@ -300,12 +300,8 @@ class Session:
     """One client's conversation with its service, over as many connections as it takes.
 
     Args:
-        config: Limits and waits.
-        plan_id: Of the plan that the spool belongs to.
-        stream: The spool's.
         lateness_ms: The plan's; clocks that differ by more are reported once.
         unanswered: Numbers of the deltas that the spool holds, ascending.
-        entropy: Of the back-off's jitter.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
     """
 

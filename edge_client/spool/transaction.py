@@ -198,11 +198,8 @@ class DeviceBudget:
     """The device's own privacy budget: what it has spent under its plan, and may still spend.
 
     It is authoritative for the device (PRIVACY: the ledger): whatever a service says, what it does not pay for never
-    leaves the device. It is read from the spool, and changes with it, in one transaction with what is spent.
-
-    Args:
-        plan: Under which it is spent.
-        spends: (window, spend) in the order in which they were written.
+    leaves the device. It is read from the spool (``spends``, in the order in which they were written), and changes with
+    it, in one transaction with what is spent.
 
     Raises:
         SpoolError: A spend cannot be read.
@@ -436,15 +433,8 @@ def write_spend(
 ) -> None:
     """Writes a spend, and closes its window; the caller holds a transaction.
 
-    Pending records stay, because erasing them takes a time that depends on them.
-
-    Args:
-        window: Its index.
-        name: Of the round that takes the vector, or of the delta that a silo sends.
-        spend: What is charged.
-        upto: The highest number in ``pending`` that is submitted.
-        database: In a transaction.
-        counts: To which it adds.
+    ``name`` is the round's that takes the vector, or that of a silo's delta; ``upto`` is the highest number in
+    ``pending`` that is submitted. Pending records stay, because erasing them takes a time that depends on them.
     """
     require_part(lambda query, *values: database.execute(query, values), window)
     database.execute(

@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -45,19 +44,6 @@ _BY_CODE: Final[dict[grpc.StatusCode, AnyReason]] = {
 }
 
 
-def loss_of(error: Exception, *, stream: bool = False) -> Disconnect:
-    """The loss that an error means."""
-    if not isinstance(error, grpc.aio.AioRpcError):
-        return Disconnect(f"{type(error).__name__}: {error}")
-    code = error.code()
-    detail = f"{code.name}: {error.details()}"
-    reason, retry_after_ms = pushed_back(error.trailing_metadata() or ())
-    if reason is None:
-        reason = _BY_CODE.get(code)
-    refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
-    return Disconnect(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
-
-
 def pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason | None, int]:
     """The reason that a service gives with a status, and how long to wait."""
     values = {key: value for key, value in metadata if isinstance(value, str)}
@@ -65,14 +51,20 @@ def pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason 
     return _REASONS.get(values.get(REASON, "")), int(after) if _MILLISECONDS.fullmatch(after) else 0
 
 
-Metadata = tuple[tuple[str, str], ...]
-
+SOFTWARE: Final = "hushsum-python"
+_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
+_ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
+_LARGE_BYTES_S: Final = 64 * 1024
 _LOG: Final = logging.getLogger("edge_client")
+_ENDED: Final = Disconnect("the service ended the call without an outcome")
 _UNWELCOME: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN})
 
 
-class Access:
-    """Opens channels with one client's credentials.
+Metadata = tuple[tuple[str, str], ...]
+
+
+class GrpcTransport:
+    """Connections to one service, with one client's credentials; ``target`` is a name that gRPC resolves.
 
     A service that does not admit a client does so for good where the credentials are fixed. Those in files may be
     renewed at any moment: then it is a loss like any other, after which they are read again.
@@ -81,9 +73,11 @@ class Access:
         CredentialsError: ``insecure`` would send a token in plaintext to another machine.
     """
 
-    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials) -> None:
+    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials | None = None) -> None:
+        self.timeout_s = config.call_timeout_s  # for each call but a stream
         self._target = target
         self._declared: Metadata = ((CLIENT_ID, client_id_to_metadata(client_id)),)
+        credentials = credentials or Credentials()
         self._credentials = credentials.in_plaintext(target) if config.insecure else credentials
         keepalive_ms = int(config.keepalive_s * 1000)
         self._options = (
@@ -97,7 +91,39 @@ class Access:
             ("grpc.max_reconnect_backoff_ms", 1_000),
         )
 
-    def open(self, receive_max: int) -> tuple[grpc.aio.Channel, Metadata]:
+    def connect(self) -> "GrpcConnection":
+        return GrpcConnection(self)
+
+    def take_part(self, message_bytes_max: int) -> "GrpcRoundCall":
+        """A call of a secure sum; nothing is sent before it is used. A reply with a longer message breaks it."""
+        return GrpcRoundCall(self, message_bytes_max + _ENVELOPE_BYTES)
+
+    async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The canonical bytes of the directory of clients; the caller checks their digest.
+
+        Raises:
+            ConnectionLostError: They did not come whole.
+            DirectoryError: They are more than any directory has.
+        """
+        data = bytearray()
+        channel, metadata = self.channel(_PLAN_BYTES_MAX)
+        try:
+            with self.raising_losses():
+                request = directory_request_to_wire(plan_id)
+                chunks = stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=self.timeout_s)
+                async for message in chunks:
+                    chunk = directory_chunk_from_wire(message)
+                    if chunk.offset != len(data):
+                        what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
+                        raise ConnectionLostError(Disconnect(what))
+                    data += chunk.data
+                    if len(data) > DIRECTORY_BYTES_MAX:
+                        raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
+        finally:
+            await channel.close()
+        return bytes(data)
+
+    def channel(self, receive_max: int) -> tuple[grpc.aio.Channel, Metadata]:
         """A new channel, which connects at its first call, and what goes with each call.
 
         Raises:
@@ -121,14 +147,20 @@ class Access:
 
     def _loss_of(self, error: Exception, *, stream: bool) -> Disconnect:
         """The loss that an error means, with the credentials in mind."""
-        loss = loss_of(error, stream=stream)
-        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE:
-            said = error.details() or ""
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return Disconnect(f"{type(error).__name__}: {error}")
+        code, said = error.code(), error.details() or ""
+        detail = f"{code.name}: {error.details()}"
+        reason, retry_after_ms = pushed_back(error.trailing_metadata() or ())
+        if reason is None:
+            reason = _BY_CODE.get(code)
+        refusal = None if reason is None else Refusal.of(reason, said, retry_after_ms)
+        if code is grpc.StatusCode.UNAVAILABLE:
             explained = self._credentials.explained(self._target, said)
-            return loss if explained == said else replace(loss, detail=explained)
-        if loss.refusal is not None and loss.refusal.reason in _UNWELCOME and self._credentials.renewable:
-            return self._unwelcome(loss.detail)
-        return loss
+            return Disconnect(detail if explained == said else explained, refusal)
+        if reason in _UNWELCOME and self._credentials.renewable:
+            return self._unwelcome(detail)
+        return Disconnect(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
 
     def admitted(self, answer: Answer) -> Answer:
         """Returns the answer, unless it says that this client is not admitted, which its files may change.
@@ -160,107 +192,57 @@ class _Call:
             await self._channel.close()
 
 
-_ENDED: Final = Disconnect("the service ended the call without an outcome")
-
-
 class GrpcRoundCall(_Call):
     """A participant's call, made by its first request; a call that breaks raises :class:`ConnectionLostError`."""
 
-    def __init__(self, access: Access, receive_max: int) -> None:
-        self._access = access
+    def __init__(self, transport: GrpcTransport, receive_max: int) -> None:
+        self._transport = transport
         self._receive_max = receive_max
 
     async def send(self, request: RoundRequest) -> None:
         """Writes one request; returns when there is room for the next."""
         if self._stream is None:
-            self._channel, metadata = self._access.open(self._receive_max)
+            self._channel, metadata = self._transport.channel(self._receive_max)
             self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
-        with self._access.raising_losses():
+        with self._transport.raising_losses():
             await self._stream.write(request_to_wire(request))
 
     async def receive(self) -> RoundReply:
         """The next reply; that the service ended the call without an outcome is a loss."""
         assert self._stream is not None, "a participant enters first"
-        with self._access.raising_losses():
+        with self._transport.raising_losses():
             reply = await self._stream.read()
             if isinstance(reply, pb.RoundReply):
                 return reply_from_wire(reply)
         raise ConnectionLostError(_ENDED)
 
 
-SOFTWARE: Final = "hushsum-python"
-_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
-_ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
-_LARGE_BYTES_S: Final = 64 * 1024
-
-
-class GrpcTransport:
-    """Connections to one service; ``target`` is ``host:port``, or another name that gRPC resolves."""
-
-    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials | None = None) -> None:
-        self._access = Access(target, client_id, config, credentials or Credentials())
-        self._timeout_s = config.call_timeout_s
-
-    def connect(self) -> "GrpcConnection":
-        return GrpcConnection(self._access, self._timeout_s)
-
-    def take_part(self, message_bytes_max: int) -> GrpcRoundCall:
-        """A call of a secure sum; nothing is sent before it is used. A reply with a longer message breaks it."""
-        return GrpcRoundCall(self._access, message_bytes_max + _ENVELOPE_BYTES)
-
-    async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of the directory of clients; the caller checks their digest.
-
-        Raises:
-            ConnectionLostError: They did not come whole.
-            DirectoryError: They are more than any directory has.
-        """
-        data = bytearray()
-        channel, metadata = self._access.open(_PLAN_BYTES_MAX)
-        try:
-            with self._access.raising_losses():
-                request = directory_request_to_wire(plan_id)
-                chunks = stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=self._timeout_s)
-                async for message in chunks:
-                    chunk = directory_chunk_from_wire(message)
-                    if chunk.offset != len(data):
-                        what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
-                        raise ConnectionLostError(Disconnect(what))
-                    data += chunk.data
-                    if len(data) > DIRECTORY_BYTES_MAX:
-                        raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
-        finally:
-            await channel.close()
-        return bytes(data)
-
-
 class GrpcConnection(_Call):
-    """A :class:`~edge_client.transport.interface.Connection`; ``timeout_s`` is for each call but the stream."""
+    """A :class:`~edge_client.transport.interface.Connection` over gRPC."""
 
     _collection: stubs.CollectionStub
     _metadata: Metadata
 
-    def __init__(self, access: Access, timeout_s: float) -> None:
-        self._access = access
+    def __init__(self, transport: GrpcTransport) -> None:
+        self._transport = transport
         self._plan_id = b""
-        self._timeout_s = timeout_s
         self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
-        self._channel, self._metadata = self._access.open(_PLAN_BYTES_MAX)
+        self._channel, self._metadata = self._transport.channel(_PLAN_BYTES_MAX)
         self._collection = stubs.CollectionStub(self._channel)
         self._plan_id = plan_id
         request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
-        with self._access.raising_losses():
-            reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._timeout_s)
+        with self._transport.raising_losses():
+            reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._transport.timeout_s)
             return welcome_from_wire(reply)
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
         assert self._channel is not None, "greeted first"
         request = pb.GetPlanRequest(plan_id=plan_id)
-        with self._access.raising_losses():
+        with self._transport.raising_losses():
             catalogue = stubs.CatalogueStub(self._channel)
-            reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
+            reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._transport.timeout_s)
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
@@ -272,20 +254,20 @@ class GrpcConnection(_Call):
         if self._stream is None:
             await self._send_alone(delta)
             return
-        with self._access.raising_losses():
+        with self._transport.raising_losses():
             await self._stream.write(submission_to_wire(self._plan_id, delta))
 
     async def _send_alone(self, delta: bytes) -> None:
         try:
-            with self._access.raising_losses():
+            with self._transport.raising_losses():
                 answer = answer_from_wire(await self._answer_to(delta))
-            self._replies.put_nowait(self._access.admitted(answer))
+            self._replies.put_nowait(self._transport.admitted(answer))
         except ConnectionLostError as error:
             self._replies.put_nowait(error.loss)
             raise
 
     def _answer_to(self, delta: bytes) -> Awaitable[pb.SubmitReply]:
-        timeout_s = self._timeout_s
+        timeout_s = self._transport.timeout_s
         if len(delta) <= LARGE_BYTES:
             request = submission_to_wire(self._plan_id, delta)
             return self._collection.SubmitOne(request, metadata=self._metadata, timeout=timeout_s)
@@ -298,9 +280,9 @@ class GrpcConnection(_Call):
             while isinstance(reply := await self._replies.get(), Answer):
                 yield reply
             raise ConnectionLostError(reply)
-        with self._access.raising_losses(stream=True):
+        with self._transport.raising_losses(stream=True):
             while isinstance(message := await self._stream.read(), pb.SubmitReply):
-                yield self._access.admitted(answer_from_wire(message))
+                yield self._transport.admitted(answer_from_wire(message))
 
 
 def large_s(size: int) -> float:
