@@ -17,7 +17,7 @@ from edge_client.participation.secure_sum import SecureMode, key_of
 from edge_client.participation.silo import SiloMode
 from edge_client.plan_fetch import RetryPolicy, pinned_plan
 from edge_client.policy import Policy
-from edge_client.runtime import Runtime, SystemRuntime, to_the_end
+from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.spool import Spool
 from edge_client.stats import SendStats, Stats, UnreportedRejections
 from edge_client.transport.grpc import GrpcTransport
@@ -123,11 +123,11 @@ class EdgeClient:
             raise ClientStateError("a client can be entered once: make another one with the same spool")
         self._entered = True
         try:
-            await to_the_end(self._runtime, self._open_spool())
+            await run_to_completion(self._runtime, self._open_spool())
             assert self._spool is not None
             await self._start(self._spool)
         except BaseException:
-            await to_the_end(self._runtime, self._stop())
+            await run_to_completion(self._runtime, self._stop())
             raise
         self._running = True
         return self
@@ -148,7 +148,7 @@ class EdgeClient:
                     await mode.finish(self._config.close_flush_s)
         finally:
             self._running = False
-            await to_the_end(self._runtime, self._stop())
+            await run_to_completion(self._runtime, self._stop())
         if error is None:
             driver.raise_unreported()
             self._unreported.warn(stacklevel=2)

@@ -96,7 +96,7 @@ class SystemRuntime:
             threads.shutdown(wait=False)
 
 
-async def to_the_end(runtime: Runtime, work: Coroutine[object, object, None]) -> None:
+async def run_to_completion(runtime: Runtime, work: Coroutine[object, object, None]) -> None:
     """Runs work that must not be left half done: a cancellation is kept until it is over."""
     task = runtime.spawn(work, "hushsum-edge-whole")
     cancelled: asyncio.CancelledError | None = None

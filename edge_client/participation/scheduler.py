@@ -135,7 +135,7 @@ class WindowMode(Mode):
         self.submissions = submissions
         self._schedule = WindowSchedule(self.plan.window, wait_ms, retry.config, retry.entropy)
         self._updating = asyncio.Lock()
-        self._known = range(0)
+        self._windows = range(0)
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
@@ -168,7 +168,7 @@ class WindowMode(Mode):
         await super().begin(connect=connect)
 
     async def caught_up(self) -> None:
-        if windows_at(self.plan.window, self.runtime.now_ms()) != self._known:
+        if windows_at(self.plan.window, self.runtime.now_ms()) != self._windows:
             await self._update()
 
     async def flush(self, timeout_s: float | None) -> None:
@@ -186,7 +186,7 @@ class WindowMode(Mode):
         except SpoolError:
             self.driver.raise_failure()  # the spool is closed with the client
             raise
-        windows = [window for window in self._known if self._schedule.takes_part(window)]
+        windows = [window for window in self._windows if self._schedule.takes_part(window)]
         for window in windows:
             self._schedule.expedite(window, self.runtime.now_ms())
         self._woken.set()
@@ -215,11 +215,11 @@ class WindowMode(Mode):
         async with self._updating:
             now_ms = self.runtime.now_ms()
             windows = windows_at(self.plan.window, now_ms)
-            if windows == self._known and not anew:
+            if windows == self._windows and not anew:
                 return
-            self._known = range(0)  # if this fails, it is tried again
+            self._windows = range(0)  # if this fails, it is tried again
             status = await self.runtime.blocking(self.submissions.update, windows)
-            self._known = windows
+            self._windows = windows
             self._on_status(status)
             over = set(self._schedule.keep(status.open, now_ms))
             for window in self._busy.keys() - set(windows) - self._unreported.keys():

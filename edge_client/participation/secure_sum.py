@@ -227,7 +227,7 @@ class DrawnShare:
         self._drawn: Int64s | None = share.sample(size, entropy)
 
     @property
-    def is_there(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether it is still to be used."""
         return self._drawn is not None
 
@@ -246,7 +246,7 @@ class DrawnShare:
         return drawn
 
     def __repr__(self) -> str:
-        return f"DrawnShare(is_there={self.is_there})"
+        return f"DrawnShare(is_unused={self.is_unused})"
 
 
 class DrawnShares:
@@ -257,11 +257,11 @@ class DrawnShares:
 
     def of(self, window: int) -> DrawnShare | None:
         share = self._shares.get(window)
-        return share if share is not None and share.is_there else None
+        return share if share is not None and share.is_unused else None
 
     def keep(self, window: int, share: DrawnShare, *, windows: range) -> None:
         """Keeps the share of a window, and forgets those of all windows but these."""
-        self._shares = {each: kept for each, kept in self._shares.items() if each in windows and kept.is_there}
+        self._shares = {each: kept for each, kept in self._shares.items() if each in windows and kept.is_unused}
         self._shares[window] = share
 
 
@@ -356,7 +356,7 @@ class SecureMode(WindowMode):
                 await self.runtime.blocking(self.submissions.settle, window, outcome.result)
             except SpoolError as error:
                 _LOG.warning("the result of window %d cannot be kept: %s", window, error)
-                self._known = range(0)  # it is asked again
+                self._windows = range(0)  # it is asked again
                 return
             self._unreported.pop(window, None)
         if outcome.result is not RoundResult.COUNTED:

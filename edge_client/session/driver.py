@@ -41,7 +41,7 @@ from hushsum_proto.answers import Answer
 _LOG: Final = logging.getLogger("edge_client")
 _ENDED: Final = Disconnect("the service ended the stream")
 # Little, for there may be hundreds of clients in a process, and the spool gives the rest quickly.
-_KEPT_BYTES: Final = 2**18
+_CACHE_BYTES: Final = 2**18
 
 
 class PayloadCache:
@@ -50,7 +50,7 @@ class PayloadCache:
     def __init__(self, spool: Spool, runtime: Runtime) -> None:
         self._spool = spool
         self._runtime = runtime
-        self._at_hand: dict[int, bytes] = {}  # not sent yet
+        self._cached: dict[int, bytes] = {}  # not sent yet
         self._size = 0
         self._sent: set[int] = set()  # unanswered ones that were sent at least once
         self.sends = SendStats()
@@ -58,8 +58,8 @@ class PayloadCache:
     def keep(self, bound: Iterable[StoredDelta]) -> None:
         """Keeps new deltas, as many as there is room for, so that they need not be read from the disk."""
         for delta in bound:
-            if self._size < _KEPT_BYTES:
-                self._at_hand[delta.sequence] = delta.data
+            if self._size < _CACHE_BYTES:
+                self._cached[delta.sequence] = delta.data
                 self._size += len(delta.data)
 
     async def data(self, sequence: int) -> bytes:
@@ -68,16 +68,16 @@ class PayloadCache:
         Raises:
             SpoolError: The spool does not hold it.
         """
-        if sequence not in self._at_hand:
-            near = await self._runtime.blocking(self._spool.load, sequence, SEQUENCE_WINDOW, _KEPT_BYTES)
-            self._at_hand = {delta.sequence: delta.data for delta in near}
-            self._size = sum(map(len, self._at_hand.values()))
-        if sequence not in self._at_hand:
+        if sequence not in self._cached:
+            near = await self._runtime.blocking(self._spool.load, sequence, SEQUENCE_WINDOW, _CACHE_BYTES)
+            self._cached = {delta.sequence: delta.data for delta in near}
+            self._size = sum(map(len, self._cached.values()))
+        if sequence not in self._cached:
             raise SpoolError(f"spool: delta {sequence} has no answer and is gone: another program has changed the file")
-        return self._at_hand[sequence]
+        return self._cached[sequence]
 
     def sent(self, sequence: int, size: int) -> None:
-        self._size -= len(self._at_hand.pop(sequence, b""))
+        self._size -= len(self._cached.pop(sequence, b""))
         again = sequence in self._sent
         self._sent.add(sequence)
         before = self.sends

@@ -165,7 +165,7 @@ class Stop:
 
 Effect = Connect | Open | Send | Settle | Close | SetTimer | WarnOfClock | Stop
 
-_FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
+_SILENT_STREAMS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
 
 
@@ -326,11 +326,11 @@ class Session:
         self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
-        self._unmet = True  # never connected yet: a wrong plan is better told early
+        self._never_connected = True  # it connects even with nothing to send: a wrong plan is reported early
         self._in_flight_max = config.in_flight_max
         self._unary = config.unary
-        self._fruitless = 0
-        self._heard = False  # an answer came on this connection
+        self._silent_streams = 0
+        self._has_answer = False  # an answer came on this connection
         self._progress_at = 0.0
         self._resume_at = 0.0
         self._wake_at: float | None = None
@@ -339,8 +339,8 @@ class Session:
         """The effects of an event, in this order."""
         effects = self._react(event)
         if self.state is not State.STOPPED:
-            effects += self._pursue(event.now)
-            effects += self._wake()
+            effects += self._due(event.now)
+            effects += self._next_timer()
         return effects
 
     def _react(self, event: Event) -> list[Effect]:
@@ -374,8 +374,8 @@ class Session:
             came = f"version {welcome.protocol_version} of the protocol, this client speaks {spoken}"
             return self._stop(SessionRefusedError(f"the service speaks {came}; update this software"))
         self.state = State.OPEN
-        self._unmet = False
-        self._heard = False
+        self._never_connected = False
+        self._has_answer = False
         self._in_flight_max = max(1, min(self._config.in_flight_max, welcome.in_flight_max))
         effects: list[Effect] = [Open(self._connection, self._unary)]
         ahead_ms = event.device_ms - welcome.now_ms
@@ -395,13 +395,13 @@ class Session:
         refusal = answer.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
             return self._stop(_refused(refusal, self.plan_id))
-        self._heard = True
+        self._has_answer = True
         self._progress_at = event.now
         if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
             jitter_s = self._backoff.jitter_s(self.send_window.refusals(sequence))
             self.send_window.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
             return []
-        self._fruitless = 0
+        self._silent_streams = 0
         self._backoff.reset()
         self.send_window.settle(sequence)
         self._batches.pop(answer.id.stream, None)
@@ -417,20 +417,20 @@ class Session:
         refusal = loss.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
             return self._stop(_refused(refusal, self.plan_id))
-        self._judge_stream(loss)
+        self._choose_calls(loss)
         self.last_loss = loss
         self.send_window.lose_connection()
         self.state = State.WAITING
-        self._unmet = False
+        self._never_connected = False
         least_s = _asked_wait_s(refusal) if refusal else 0.0
         self._resume_at = now + least_s + self._backoff.next_s()
         return []
 
-    def _judge_stream(self, loss: Disconnect) -> None:
+    def _choose_calls(self, loss: Disconnect) -> None:
         """Falls back to unary calls if streams break repeatedly without an answer: a network may let none through."""
-        if self.state is State.OPEN and not self._heard and self.send_window.in_flight:
-            self._fruitless = 0 if self._unary else self._fruitless + 1
-        self._unary = self._config.unary or loss.no_stream or self._fruitless >= _FRUITLESS_MAX
+        if self.state is State.OPEN and not self._has_answer and self.send_window.in_flight:
+            self._silent_streams = 0 if self._unary else self._silent_streams + 1
+        self._unary = self._config.unary or loss.no_stream or self._silent_streams >= _SILENT_STREAMS_MAX
 
     def _break(self, now: float, loss: Disconnect) -> list[Effect]:
         """Gives a connection up from this side."""
@@ -440,7 +440,7 @@ class Session:
         self.state = State.STOPPED
         return [Close(self._connection), Stop(error)]
 
-    def _pursue(self, now: float) -> list[Effect]:
+    def _due(self, now: float) -> list[Effect]:
         """What is due now, whatever the event was."""
         effects: list[Effect] = []
         if self.state is State.OPEN and self.send_window.in_flight:
@@ -449,7 +449,7 @@ class Session:
                 effects += self._break(now, Disconnect(f"no answer came for {quiet_s:.0f} s"))
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
-        if self.state is State.IDLE and (len(self.send_window) or self._unmet):
+        if self.state is State.IDLE and (len(self.send_window) or self._never_connected):
             self.state = State.GREETING
             self._connection += 1
             effects.append(Connect(self._connection))
@@ -463,7 +463,7 @@ class Session:
         picked = self.send_window.pick(now, self._in_flight_max)
         return [Send(self._connection, picked)] if picked else []
 
-    def _wake(self) -> list[Effect]:
+    def _next_timer(self) -> list[Effect]:
         """The next time at which something is due by itself."""
         times: list[float] = []
         if self.state is State.WAITING and len(self.send_window):

@@ -153,10 +153,10 @@ class ReportMemo:
         reports = np.array(drawn.reports, dtype=np.int64)
         for place, record in enumerate(drawn.keys):
             if record not in comings:
-                comings[record] = self._come(window, record)
+                comings[record] = self._comings_of(window, record)
             coming = comings[record]
             comings[record] += 1
-            known = self._known(record, coming)
+            known = self._report_of(record, coming)
             if known is None:
                 fresh.append((record, coming, int(reports[place])))
             else:
@@ -167,7 +167,7 @@ class ReportMemo:
         """Keeps the reports of an add, once it is sure that it is taken."""
         self._reports.update({(record, coming): report for record, coming, report in recalled.fresh})
         self._comings.update({(window, record): comings for record, comings in recalled.comings.items()})
-        self._kept().add(window)
+        self._kept_windows().add(window)
 
     def write(self, database: sqlite3.Connection) -> None:
         """Writes what was kept; the caller holds a transaction."""
@@ -181,18 +181,18 @@ class ReportMemo:
             " ON CONFLICT (window, record) DO UPDATE SET comings = excluded.comings",
             [(window, record, comings) for (window, record), comings in self._comings.items()],
         )
-        kept = sorted(self._kept())[-WINDOWS_KEPT:]
+        kept = sorted(self._kept_windows())[-WINDOWS_KEPT:]
         database.executemany("INSERT OR IGNORE INTO memo_kept (window) VALUES (?)", [(window,) for window in kept])
         database.execute("DELETE FROM memo_kept WHERE window < ?", kept[:1])
         database.execute("DELETE FROM memo_windows WHERE window < ?", kept[:1])
 
-    def _kept(self) -> set[int]:
+    def _kept_windows(self) -> set[int]:
         if self._windows is None:
             self._windows = {int(window) for (window,) in self._query("SELECT window FROM memo_kept")}
         return self._windows
 
     def _check(self, window: int) -> None:
-        kept = self._kept()
+        kept = self._kept_windows()
         if window in kept or len(kept) < WINDOWS_KEPT:
             return
         oldest = sorted(kept)[-WINDOWS_KEPT]
@@ -202,14 +202,14 @@ class ReportMemo:
                 "added to, and which reports it has sent is not known any more; nothing of this batch was taken"
             )
 
-    def _come(self, window: int, record: bytes) -> int:
+    def _comings_of(self, window: int, record: bytes) -> int:
         noted = self._comings.get((window, record))
         if noted is not None:
             return noted
         query = "SELECT comings FROM memo_windows WHERE window = ? AND record = ?"
         return next((int(comings) for (comings,) in self._query(query, window, record)), 0)
 
-    def _known(self, record: bytes, coming: int) -> int | None:
+    def _report_of(self, record: bytes, coming: int) -> int | None:
         noted = self._reports.get((record, coming))
         if noted is not None:
             return noted

@@ -181,7 +181,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
 
 T = TypeVar("T")
 _HEADER_BYTES: Final = 64  # no delta's header is longer
-_HELD: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
+_RESERVED: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
 
 class Spool:
@@ -209,7 +209,7 @@ class Spool:
         try:
             with self._using(), self._transaction():
                 stream, self.client_id, next_sequence = _identify(self._database, client_id, entropy)
-                held = self._number(_HELD.format(table="deltas"))
+                held = self._number(_RESERVED.format(table="deltas"))
                 self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
         except BaseException:
             self._database.close()
@@ -284,12 +284,13 @@ class Spool:
         self._state.memo = memoization.REPORT_BYTES * self._tallies[REPORTS]
         return bytes(secret)
 
-    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
+    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, recount: bool = True) -> T:
         """Makes one change to :mod:`edge_client.spool.window_submissions`; durable when it returns.
 
         Args:
             work: Gets the database inside a transaction, and the counts to add to the tallies.
-            weigh: Whether it may change how many bytes wait; looking takes a time that depends on what waits.
+            recount: Counts the reserved bytes anew; False where ``work`` leaves them as they are, because counting takes
+                a time that depends on the records.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
@@ -299,7 +300,7 @@ class Spool:
             with self._transaction():
                 result = work(self._database, counts)
                 write_counts(self._database, counts)
-                held = self._weight() if weigh else self._state.bytes
+                held = self._reserved_bytes() if recount else self._state.bytes
             self._state.bytes = held
             self._tallies = self._tallies + counts
         return result
@@ -371,8 +372,8 @@ class Spool:
             return not busy
         return False
 
-    def _weight(self) -> int:
-        return self._number(_HELD.format(table="deltas")) + self._number(_HELD.format(table="pending"))
+    def _reserved_bytes(self) -> int:
+        return self._number(_RESERVED.format(table="deltas")) + self._number(_RESERVED.format(table="pending"))
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

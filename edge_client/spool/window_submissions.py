@@ -102,7 +102,7 @@ class WindowSubmissions:
             if self._has_changed(windows):
                 self._unerased = True
                 self._begun = {each: spend for each, spend in self._begun.items() if each in windows}
-                self._spool.change(partial(self._move_to, windows), weigh=not self._begun)
+                self._spool.change(partial(self._move_to, windows), recount=not self._begun)
         within = (windows.start, windows.stop)
         still = (
             "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? AND count < ? ORDER BY window"
@@ -276,7 +276,7 @@ class SecureSubmissions(WindowSubmissions):
             database.execute("UPDATE attempts SET count = count + 1 WHERE window = ?", (window,))
             return before + 1
 
-        return self._spool.change(count, weigh=False)
+        return self._spool.change(count, recount=False)
 
     def spend(self, window: int, round_id: bytes, upto: int) -> None:
         """Spends a window, durably. To be called before the vector leaves; :meth:`erase` once it has.
@@ -297,7 +297,7 @@ class SecureSubmissions(WindowSubmissions):
                 charged = self._budget.account.charge(spend)
             except BudgetError as error:
                 raise NoPartError(window, str(error)) from error
-            self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), weigh=False)
+            self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), recount=False)
             self._budget.on_charged(charged, (window,))
             self._unerased = True
             if window in self._begun:
@@ -305,7 +305,7 @@ class SecureSubmissions(WindowSubmissions):
 
     def settle(self, window: int, result: RoundResult) -> bool:
         """Keeps the result of a submission; returns whether it is the first, which alone counts."""
-        return self._spool.change(partial(_write_result, window, result), weigh=False)
+        return self._spool.change(partial(_write_result, window, result), recount=False)
 
     def _has_changed(self, windows: range) -> bool:
         unreported = "SELECT 1 FROM rounds WHERE window < ? AND fate IS NULL LIMIT 1"

@@ -31,7 +31,7 @@ def test_it_is_what_its_sampler_draws_and_nothing_is_drawn_when_it_is_taken() ->
 def test_to_take_it_twice_is_refused_and_it_is_forgotten() -> None:
     share = drawn()
     share.sample(40, ReplayableEntropy(b""))
-    assert not share.is_there
+    assert not share.is_unused
     with pytest.raises(GuaranteeError, match="used once"):
         share.sample(40, ReplayableEntropy(b""))
     assert not [value for value in vars(share).values() if isinstance(value, np.ndarray)]
@@ -44,7 +44,7 @@ def test_a_vector_of_another_size_does_not_get_it() -> None:
 
 
 def test_a_share_does_not_show_what_was_drawn() -> None:
-    assert repr(drawn()) == "DrawnShare(is_there=True)"
+    assert repr(drawn()) == "DrawnShare(is_unused=True)"
 
 
 def test_shares_are_kept_for_open_windows_until_they_are_used() -> None:
