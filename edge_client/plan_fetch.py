@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from edge_client.config import Config
-from edge_client.errors import PlanChangedError, SessionRefusedError, SpoolError, UnreachableError
-from edge_client.policy import Policy
+from edge_client.errors import PlanChangedError, PolicyError, SessionRefusedError, SpoolError, UnreachableError
+from edge_client.policy import SIGNED_BY, Policy
 from edge_client.runtime import BackOff, Runtime
 from edge_client.spool.spool import Spool
 from edge_client.transport.interface import ConnectionLostError, PlanReply, Transport
@@ -79,9 +79,12 @@ async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry:
         await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
         return plan, True
     signed = await blocking(_stored_signature, spool, stored)
-    if _is_accepted(policy, signed):
+    try:
         policy.check(stored, signed)
         return stored, False
+    except PolicyError as error:
+        if error.rule != SIGNED_BY:
+            raise
     try:
         signed = (await _fetch_plan(transport, retry, stored.id)).signed or signed
     except UnreachableError:
@@ -133,17 +136,6 @@ def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:
         return None if data is None else SignedPlan.from_bytes(plan.bundle, data)
     except PlanError as error:
         raise SpoolError(f"spool: it holds a signature that this version cannot read: {error}") from error
-
-
-def _is_accepted(policy: Policy, signed: SignedPlan | None) -> bool:
-    """Whether the signature is by a key that the policy names, if it names any."""
-    if policy.signed_by is None:
-        return True
-    assert isinstance(policy.signed_by, tuple), "normalised by its constructor"
-    try:
-        return signed is not None and signed.verify(policy.signed_by) in policy.signed_by
-    except PlanError:
-        return False
 
 
 @lru_cache(maxsize=8)

@@ -26,6 +26,9 @@ _POSITIVE: Final = "a number above 0"
 #: The δ of a total that a device takes unless told otherwise, once it limits its ε.
 TOTAL_DELTA: Final = Fraction(1, 10**4)
 
+#: The rule of signatures, by its name; it is checked before all others.
+SIGNED_BY: Final = "signed_by"
+
 _Number = float | Fraction | Decimal | str
 _Signers = VerifyKey | Iterable[VerifyKey] | str | PathLike[str]
 
@@ -192,14 +195,14 @@ class Policy:
         assert isinstance(self.signed_by, tuple), "normalised by the constructor"
         allowed = f"plans alone that are signed by {_named(self.signed_by)}"
         if signed is None:
-            raise PolicyError("signed_by", "trust without a signature (that this version can read)", allowed)
+            raise PolicyError(SIGNED_BY, "trust without a signature (that this version can read)", allowed)
         if signed.bundle != plan.bundle:
-            raise PolicyError("signed_by", f"trust by a signature of another plan ({signed.plan_id.hex()})", allowed)
+            raise PolicyError(SIGNED_BY, f"trust by a signature of another plan ({signed.plan_id.hex()})", allowed)
         try:
             signed.verify(self.signed_by)
         except PlanError as error:
             asked = f"trust by a signature that is not theirs (it says that it is of {signed.key_id!r})"
-            raise PolicyError("signed_by", asked, allowed) from error
+            raise PolicyError(SIGNED_BY, asked, allowed) from error
 
 
 def _exact(value: _Number | None) -> Fraction | None:

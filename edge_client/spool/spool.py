@@ -289,8 +289,7 @@ class Spool:
 
         Args:
             work: Gets the database inside a transaction, and the counts to add to the tallies.
-            recount: Counts the reserved bytes anew; False where ``work`` leaves them as they are, because counting takes
-                a time that depends on the records.
+            recount: Whether to count the reserved bytes anew. Counting takes a time that depends on the records.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
