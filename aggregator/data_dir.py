@@ -5,6 +5,7 @@ made, never after, so that others can open it at no moment; and the process's um
 changed.
 """
 
+import hashlib
 import json
 import os
 import stat
@@ -155,6 +156,7 @@ class _Stamp(NamedTuple):
 
     device: int
     inode: int
+    mode: int
     size: int
     modified_ns: int
     changed_ns: int
@@ -170,7 +172,7 @@ def _stamp(path: Path) -> _Stamp | None:
         found = path.stat()  # through links, as secrets are mounted
     except OSError:
         return None
-    return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return _Stamp(found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class ReplacedFileCheck:
@@ -203,13 +205,38 @@ class ReplacedFileCheck:
                 )
 
 
+#: No file system that is in use has coarser time stamps (FAT; most have some milliseconds).
+STAMP_S_MAX: Final = 2.0
+
+
+class _Seen(NamedTuple):
+    """Files as one look found them.
+
+    Attributes:
+        stamps: None for a file that does not exist.
+        digests: Of their bytes.
+        since_s: Since when they are known to have these stamps, by the monotonic clock.
+        is_settled: Whether any later write changes a stamp.
+    """
+
+    stamps: list[_Stamp | None]
+    digests: list[bytes]
+    since_s: float
+    is_settled: bool
+
+
 class ReloadedFiles(Generic[T]):
     """A value that is read from files, and read again when one of them changes; from any thread.
+
+    Time stamps are as coarse as the clock of the file system: two writes in place within one of its ticks can leave the
+    same stamp. So stamps alone are trusted only when they have stayed the same for :data:`STAMP_S_MAX` and the bytes
+    were compared after that; until then each refresh compares the bytes.
 
     Args:
         paths: The files.
         read: Reads them.
         on_failure: Called with the reason when new files cannot be used: once for each reason, not at each attempt.
+        clock: Monotonic seconds.
 
     Attributes:
         value: As it was last read; files that cannot be used leave it as it is.
@@ -219,30 +246,56 @@ class ReloadedFiles(Generic[T]):
         Exception: What ``read`` raises.
     """
 
-    def __init__(self, paths: Iterable[Path], read: Callable[[], T], on_failure: Callable[[str], None]) -> None:
-        self._paths, self._read, self._on_failure = tuple(paths), read, on_failure
-        self._stamps: list[_Stamp | None] | None = self._current_stamps()
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        read: Callable[[], T],
+        on_failure: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._paths, self._read, self._on_failure, self._clock = tuple(paths), read, on_failure, clock
+        self._seen: _Seen | None = self._look(None)
         self.value, self.failure = read(), ""
 
     def refresh(self) -> bool:
         """Reads the files if they have changed; whether that gave a new value."""
-        stamps = self._current_stamps()  # before they are read: a change meanwhile is found the next time
-        if stamps == self._stamps:
+        last = self._seen
+        seen = self._look(last)  # before they are read: a change meanwhile is found the next time
+        if last is not None and (seen.stamps, seen.digests) == (last.stamps, last.digests):
+            self._seen = seen
             return False
         try:
             self.value = self._read()
         except (OSError, AggregatorError) as error:
             # An error of the system may pass without a change of the files, wrong contents do not.
-            self._stamps = None if isinstance(error.__cause__ or error, OSError) else stamps
+            self._seen = None if isinstance(error.__cause__ or error, OSError) else seen
             if str(error) != self.failure:
                 self.failure = str(error)
                 self._on_failure(self.failure)
             return False
-        self._stamps, self.failure = stamps, ""
+        self._seen, self.failure = seen, ""
         return True
 
-    def _current_stamps(self) -> list[_Stamp | None]:
-        return [_stamp(path) for path in self._paths]
+    def _look(self, last: _Seen | None) -> _Seen:
+        stamps = [_stamp(path) for path in self._paths]
+        is_same = last is not None and last.stamps == stamps
+        if last is not None and is_same and last.is_settled:
+            return last
+        now_s = self._clock()  # before the bytes: a write after they are read is later than this
+        since_s = last.since_s if last is not None and is_same else now_s
+        digests = [_digest(path, stamp) for path, stamp in zip(self._paths, stamps, strict=True)]
+        return _Seen(stamps, digests, since_s, is_settled=now_s - since_s >= STAMP_S_MAX)
+
+
+def _digest(path: Path, stamp: _Stamp | None) -> bytes:
+    """SHA-256 of a file's bytes; empty where they cannot be read."""
+    if stamp is None:
+        return b""
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(stamp.size)).digest()
+    except OSError:
+        return b""
 
 
 def bytes_and_mode(path: Path, bytes_max: int) -> tuple[bytes, int]:

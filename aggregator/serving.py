@@ -71,4 +71,4 @@ async def bound_server(
     supervisor.forever("connections", lambda: server.guard(runtime))
     if (limit := memory_limit(config)) is not None:
         supervisor.watch("memory", lambda: watch_memory(limit, runtime))
-    return server, await server.bind(config.listen, server_credentials(config))
+    return server, await server.bind(config.listen, server_credentials(config, runtime.monotonic))

@@ -1,5 +1,6 @@
 """The TLS certificates of the gRPC server, and the authority of its clients: read again when the files change."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,15 +31,16 @@ class RenewingTls:
         certificate: With its chain (PEM).
         key: Its private key, which only its owner may read.
         client_ca: The authority of the clients' certificates; None: clients are asked for none.
+        clock: Monotonic seconds.
 
     Raises:
         ConfigError: A file cannot be read, others may read the key, or the files do not hold what they should.
     """
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None) -> None:
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None, clock: Callable[[], float]) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         paths = [certificate, key] if client_ca is None else [certificate, key, client_ca]
-        self._files = ReloadedFiles(paths, self._read, _log_failure)
+        self._files = ReloadedFiles(paths, self._read, _log_failure, clock)
         self.first = self._files.value
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
@@ -90,7 +92,7 @@ def connection_options(config: Config) -> list[tuple[str, int]]:
     ]
 
 
-def server_credentials(config: Config) -> grpc.ServerCredentials | None:
+def server_credentials(config: Config, clock: Callable[[], float]) -> grpc.ServerCredentials | None:
     """The server's credentials; None: plaintext.
 
     Raises:
@@ -98,7 +100,7 @@ def server_credentials(config: Config) -> grpc.ServerCredentials | None:
     """
     if config.tls_cert is None or config.tls_key is None:
         return None
-    renewing = RenewingTls(config.tls_cert, config.tls_key, config.tls_client_ca)
+    renewing = RenewingTls(config.tls_cert, config.tls_key, config.tls_client_ca, clock)
     return grpc.dynamic_ssl_server_credentials(
         renewing.first,
         renewing,  # type: ignore[arg-type]  # None is "no change", which the typings leave out

@@ -412,7 +412,8 @@ class TokenFile:
             ConfigError: It cannot be read, others may write it, or it holds no table: a service does not start without.
         """
         try:
-            files = await runtime.blocking(ReloadedFiles, [path], partial(read_trusted_table, path), _log_failure)
+            read = partial(read_trusted_table, path)
+            files = await runtime.blocking(ReloadedFiles, [path], read, _log_failure, runtime.monotonic)
         except OSError as error:
             raise ConfigError(f"tokens: {path} cannot be read: {error.strerror}") from error
         except TokenTableError as error:

@@ -192,14 +192,15 @@ class MutualTls:
         certificate: The certificate that is shown, with its chain (PEM).
         key: Its private key.
         client_ca: The authority of the clients' certificates.
+        clock: Monotonic seconds.
 
     Raises:
         ConfigError: A file cannot be used.
     """
 
-    def __init__(self, certificate: Path, key: Path, client_ca: Path) -> None:
+    def __init__(self, certificate: Path, key: Path, client_ca: Path, clock: Callable[[], float]) -> None:
         paths = certificate, key, client_ca
-        self._files = ReloadedFiles(paths, lambda: _context_of(*paths), _log_failure)
+        self._files = ReloadedFiles(paths, lambda: _context_of(*paths), _log_failure, clock)
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
@@ -242,7 +243,7 @@ def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -
     if config.metrics_client_ca is not None:
         assert config.tls_cert is not None, "the settings demand it"
         assert config.tls_key is not None, "as well"
-        tls = MutualTls(config.tls_cert, config.tls_key, config.metrics_client_ca)
+        tls = MutualTls(config.tls_cert, config.tls_key, config.metrics_client_ca, clock)
 
     def answer(path: str, headers: "Message[str, str]") -> Reply | None:
         if path not in _PATHS:

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from aggregator import data_dir
 from aggregator.data_dir import DataDir, ReloadedFiles
 from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import write_journal
@@ -133,9 +134,9 @@ class Reloaded:
 
     def __init__(self, folder: Path) -> None:
         self.paths = folder / "a", folder / "b"
-        self.readings, self.failures = 0, list[str]()
+        self.readings, self.failures, self.now_s = 0, list[str](), 0.0
         self.write("x")
-        self.files = ReloadedFiles(self.paths, self._read, self.failures.append)
+        self.files = ReloadedFiles(self.paths, self._read, self.failures.append, lambda: self.now_s)
         self.readings = 0
 
     def write(self, *letters: str) -> None:
@@ -188,6 +189,51 @@ def test_files_that_cannot_be_read_are_tried_again_each_time_and_reported_once(t
     away.replace(world.paths[1])
     assert world.refreshed() == (True, "x", 1)
     assert world.files.failure == ""
+
+
+@pytest.mark.parametrize("tick_ms", (4, 1000, 2000))
+def test_a_change_in_place_within_one_tick_of_the_file_system_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tick_ms: int
+) -> None:
+    """Whenever it comes, by a file system whose clock has such ticks, and whatever is read between."""
+    written_s, stamp = 0.0, data_dir._stamp
+
+    def coarse(path: Path) -> data_dir._Stamp | None:
+        found, tick = stamp(path), int(1000 * written_s) // tick_ms
+        return None if found is None else found._replace(modified_ns=tick, changed_ns=tick)
+
+    monkeypatch.setattr(data_dir, "_stamp", coarse)
+    for began_s in (0.0, 0.0039, 0.9999, 1.9999):
+        for later_s in (0.0, 0.0001, 0.5, 1.9999, 2.5, 7.0):
+            written_s = began_s
+            world = Reloaded(tmp_path)
+            world.now_s = began_s
+            world.write("y")
+            assert world.refreshed()[:2] == (True, "y")
+            for at in range(round(10 * later_s)):
+                world.now_s = began_s + at / 10
+                assert world.refreshed() == (False, "y", 0)
+            world.now_s = written_s = began_s + later_s
+            for path in world.paths:
+                path.write_text("z")  # as long as before, and the same file
+            world.now_s += 0.001
+            assert world.refreshed() == (True, "z", 1), f"written {began_s} s and {later_s} s after that"
+
+
+def test_files_that_stay_as_they_are_are_not_opened_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, digests = Reloaded(tmp_path), 0
+
+    def counted(path: Path, stamp: data_dir._Stamp | None) -> bytes:
+        nonlocal digests
+        digests += 1
+        return digest(path, stamp)
+
+    digest = data_dir._digest
+    monkeypatch.setattr(data_dir, "_digest", counted)
+    for at in range(10):
+        world.now_s = float(at)
+        assert world.refreshed() == (False, "x", 0)
+    assert digests == 2 * 3, "twice until the stamps are two seconds old, and once then"
 
 
 def test_a_change_while_files_are_read_is_found(tmp_path: Path) -> None:

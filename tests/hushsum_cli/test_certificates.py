@@ -90,7 +90,7 @@ def test_a_service_takes_them_and_a_device_believes_them(hushsum: Hushsum, tmp_p
 
 def test_the_certificate_that_the_help_shows_for_metrics_is_let_in_there(hushsum: Hushsum, tmp_path: Path) -> None:
     make(hushsum, tmp_path / "m", "--client", "prometheus:admin", "--client", "till-3", "--host", "localhost")
-    tls = MutualTls(tmp_path / "m/server.pem", tmp_path / "m/server.key", tmp_path / "m/ca.pem")
+    tls = MutualTls(tmp_path / "m/server.pem", tmp_path / "m/server.key", tmp_path / "m/ca.pem", lambda: 0.0)
     shown = {name: read(tmp_path / f"m/{name}.pem").public_bytes(Encoding.DER) for name in ("prometheus", "till-3")}
     assert tls.admits(shown["prometheus"])
     assert not tls.admits(shown["till-3"])

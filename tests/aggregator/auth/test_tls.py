@@ -27,11 +27,11 @@ def site(tmp_path: Path) -> Certified:
 
 
 def renewing_of(site: Certified) -> RenewingTls:
-    return RenewingTls(site.certificate, site.key, site.ca)
+    return RenewingTls(site.certificate, site.key, site.ca, lambda: 0.0)
 
 
 def test_without_a_certificate_there_is_plaintext() -> None:
-    assert server_credentials(Config.of(**NEEDED)) is None
+    assert server_credentials(Config.of(**NEEDED), lambda: 0.0) is None
 
 
 def test_files_that_did_not_change_are_not_read_again(site: Certified) -> None:
@@ -161,7 +161,7 @@ def test_nothing_of_a_key_is_ever_told(site: Certified) -> None:
 def test_a_key_that_others_may_read_is_refused(site: Certified) -> None:
     site.key.chmod(0o640)
     with pytest.raises(ConfigError, match=r"^tls_key: .*mode 640, others may use this key: chmod 600"):
-        server_credentials(Config.of(**NEEDED, **site.settings))
+        server_credentials(Config.of(**NEEDED, **site.settings), lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -170,4 +170,4 @@ def test_a_key_that_others_may_read_is_refused(site: Certified) -> None:
 def test_a_start_without_a_file_names_the_setting(site: Certified, setting: str, file: str) -> None:
     getattr(site, file).unlink()
     with pytest.raises(ConfigError, match=rf"^{setting}: .*No such file"):
-        server_credentials(Config.of(**NEEDED, **site.settings, tls_client_ca=str(site.ca)))
+        server_credentials(Config.of(**NEEDED, **site.settings, tls_client_ca=str(site.ca)), lambda: 0.0)

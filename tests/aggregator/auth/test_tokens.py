@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from aggregator import data_dir
 from aggregator.auth.tokens import (
     IssuedToken,
     TokenFile,
@@ -321,6 +322,24 @@ async def test_every_change_by_the_command_is_found_though_the_size_stays(watche
         change_table(watched.path, lambda _, entry=other.entry: TokenTable([entry]))  # type: ignore[misc]  # a default binds it
         await watched.file.look()
         assert watched.file.table.find(other.text, NOW_MS) is not None
+
+
+async def test_a_token_that_is_revoked_in_place_is_invalid_though_size_and_times_of_the_file_stay(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamp = data_dir._stamp
+
+    def coarse(path: Path) -> data_dir._Stamp | None:
+        found = stamp(path)
+        return None if found is None else found._replace(modified_ns=0, changed_ns=0)
+
+    monkeypatch.setattr(data_dir, "_stamp", coarse)
+    revoked = token()
+    for issued in (revoked, token()):
+        watched.path.write_bytes(table_of(issued).to_bytes())
+        await watched.file.look()
+        assert watched.file.table == table_of(issued)
+    assert watched.file.table.find(revoked.text, NOW_MS) is None
 
 
 async def test_a_file_that_does_not_change_is_not_read_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_connections_that_say_nothing_hold_up_no_handshake(tmp_path: Path) -> No
     assert client.certificate is not None
     context = ssl.create_default_context(cafile=str(files.ca))
     context.load_cert_chain(client.certificate, client.key)
-    with served(tls=MutualTls(files.certificate, files.key, files.ca)) as address, ExitStack() as stack:
+    with served(tls=MutualTls(files.certificate, files.key, files.ca, lambda: 0.0)) as address, ExitStack() as stack:
         for _ in range(2 * CONNECTIONS_MAX):
             connected(address, stack)
         assert asked(address, "/hello", context) == (200, "hello\n")

@@ -78,7 +78,7 @@ def test_a_passing_failure_at_a_renewal_is_tried_again_and_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = Certified(tmp_path)
-    tls = MutualTls(files.certificate, files.key, files.ca)
+    tls = MutualTls(files.certificate, files.key, files.ca, lambda: 0.0)
     before = tls.context()
     files.serve()
 
