@@ -273,7 +273,7 @@ class ReadinessProbe:
         if answers:
             _journal.info(f"{self._what}: answers again")
         else:
-            _journal.warning(f"{self._what}: no answer for long; health checks say so", why=why)
+            _journal.error(f"{self._what}: no answer for long; health checks say so", why=why)
 
 
 class DependencyProbe(ReadinessProbe):

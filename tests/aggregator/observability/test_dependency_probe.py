@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
+from structlog.testing import capture_logs
+
 from aggregator.errors import StoreUnavailableError
 from aggregator.model import NewEntry, Outcome
-from aggregator.observability.health import LOOK_S, PATIENCE_S, DependencyProbe
+from aggregator.observability.health import LOOK_S, PATIENCE_S, DependencyProbe, ReadinessProbe
 from aggregator.observability.metrics import Metrics
 from aggregator.release.catalog import ReleaseCatalog
 from aggregator.store.store import Store
@@ -78,6 +80,26 @@ async def test_a_store_that_is_away_for_long_is_told_once_and_once_more_when_it_
         await world.runtime.advance(LOOK_S)
         assert world.told == [False, True]
         assert world.gauge("hushsum_ready") == 1
+
+
+async def test_what_does_not_answer_for_long_is_an_error_in_the_log_whatever_it_is() -> None:
+    """Of log and store, and of a shuffler's file."""
+    world = Looked()
+    await world.store.register(PLAN, 2, 0)
+    log, store = world.hooks.around(world.log), world.hooks.around(world.store)
+    looks = (lambda: store.fold_marks(PLAN.id),)
+    for probe in (
+        DependencyProbe(PLAN.id, log, store, world.runtime, world.metrics, world.tell),
+        ReadinessProbe("the reports file", looks, world.runtime, world.metrics, world.tell),
+    ):
+        with capture_logs() as lines:
+            task = asyncio.create_task(probe.run())
+            await world.runtime.settle()
+            await world.fail_for(PATIENCE_S + 3 * LOOK_S)
+            await world.runtime.advance(LOOK_S)
+            task.cancel()
+            await asyncio.wait([task])
+        assert [line["log_level"] for line in lines] == ["error", "info"]
 
 
 async def test_lags_are_shown_of_every_partition_whoever_folds_it() -> None:
