@@ -36,6 +36,7 @@ from aggregator.ingest.inflight import (
     InflightTable,
     ReceivedDelta,
     VerdictResolver,
+    released,
 )
 from aggregator.ingest.validation import ParsedDelta, SubmissionPolicy, id_in, submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
@@ -214,8 +215,7 @@ class Gateway:
             except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
                 answer = self._answer_of(error, each.data)
             if answer is not None:
-                reservation.answered(answer)
-                self._answer(each.on_answer, answer)
+                self._answer(each.on_answer, released(reservation, answer))
 
     def _accept(
         self, received: ReceivedDelta, reservation: QuotaReservation, parsed: ParsedDelta | None
@@ -362,14 +362,17 @@ class Gateway:
         if not (delta.is_local and is_appended):
             self._inflight.remove(delta.key)
         delta.answer = answer
-        delta.reservation.answered(answer)
+        given = released(delta.reservation, answer)
         for on_answer in delta.on_answer:
-            self._answer(on_answer, answer)
+            self._answer(on_answer, given)
         delta.on_answer.clear()
 
     def _answer(self, on_answer: Callable[[Answer], None], answer: Answer) -> None:
         self._metrics.answered(answer)
-        on_answer(answer)
+        try:
+            on_answer(answer)
+        except Exception as error:  # noqa: BLE001  the others still get theirs
+            _journal.error("an answer could not be handed to its caller", exc_info=error)
 
     def _answer_of(self, error: Exception, data: bytes) -> Answer:
         if isinstance(error, DeltaError):

@@ -163,7 +163,10 @@ class GroupWriter(ABC, Generic[Item, Outcome]):
             self._entries -= len(group)
             self._bytes -= sum(pending.size for pending in group)
         for pending, outcome in zip(group, outcomes, strict=True):
-            pending.on_result(outcome)
+            try:
+                pending.on_result(outcome)
+            except Exception as error:  # noqa: BLE001  the others of the group get theirs, and the writer goes on
+                _journal.error("an outcome could not be handed to its caller", exc_info=error)
 
 
 class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):

@@ -19,6 +19,8 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.messages import Authenticity
 
+_journal = journal("gateway")
+
 
 class ReceivedDelta(NamedTuple):
     """A delta as it arrived; nothing of it is validated.
@@ -68,6 +70,16 @@ class AcceptedDelta:
     reservation: QuotaReservation
     on_answer: list[Callable[[Answer], None]]
     answer: Answer | None = None
+
+
+def released(reservation: QuotaReservation, answer: Answer) -> Answer:
+    """Ends a reservation; returns the answer, or *unavailable* if that fails: it fails this delta, and no other one."""
+    try:
+        reservation.answered(answer)
+    except Exception as error:  # noqa: BLE001  the other deltas of its batch or group still get their answers
+        _journal.error("what a delta has reserved could not be released", exc_info=error)
+        return unavailable(answer.id, FAILED)
+    return answer
 
 
 class InflightTable:
@@ -145,8 +157,6 @@ STATUSES: Final = {
     RememberedKind.OUT_OF_REACH: Status.UNKNOWN,
     RememberedKind.UNKNOWN: Status.UNKNOWN,
 }
-
-_journal = journal("gateway")
 
 
 class VerdictResolver:

@@ -22,6 +22,7 @@ from aggregator.errors import (
     used_before,
 )
 from aggregator.ingest.group_commit import CommitLimits, GroupWriter
+from aggregator.ingest.inflight import released
 from aggregator.ingest.validation import checked_header, id_in
 from aggregator.logs import FailureLog, journal
 from aggregator.model import Scope
@@ -195,7 +196,7 @@ class Intake:
 
         def answer(told: Answer) -> None:
             if sender is not None:
-                sender.answered(told)
+                told = released(sender, told)
             self._metrics.answered(told)
             tell(told)
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from aggregator.ingest.validation import ExactDeltas
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import SendLimits
+from aggregator.rate_limits import QuotaReservation, SendLimits
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, read_header
@@ -252,6 +253,43 @@ async def test_an_empty_delta_after_a_refused_one_of_its_client_leaves_the_other
     assert [answer.status for (answer,) in answers] == [*[Status.REFUSED] * 3, Status.ACKNOWLEDGED]
     assert answers[3][0].id == id
     assert len(world.sends) == 0, "nothing is held any more"
+    await world.stop()
+
+
+@pytest.mark.parametrize("broken", ("release", "caller"))
+async def test_an_error_while_one_delta_is_answered_fails_that_delta_alone(
+    monkeypatch: pytest.MonkeyPatch, *, broken: str
+) -> None:
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    answers: list[list[Answer]] = [[] for _ in range(6)]
+
+    def on_answer(n: int, answer: Answer) -> None:
+        answers[n].append(answer)
+        if broken == "caller" and n in {0, 3}:
+            raise RuntimeError("planted")
+
+    def answered(reservation: QuotaReservation, answer: Answer) -> None:
+        reservation.release()
+        if broken == "release" and reservation.owner == "broken":
+            raise RuntimeError("planted")
+
+    monkeypatch.setattr(QuotaReservation, "answered", answered)
+    contributor = Contributor(PLAN, 1)
+    for n in range(6):  # the first three are refused at once, the others are answered after one append
+        data = b"junk" if n < 3 else contributor.delta()[1]
+        world.gateway.send("broken" if n % 3 == 0 else "alice", PLAN.id, data, partial(on_answer, n))
+    await world.runtime.settle()
+
+    good = [Status.REFUSED] * 3 + [Status.ACKNOWLEDGED] * 3
+    failed = [Status.REFUSED] * 4 + [Status.ACKNOWLEDGED] * 2
+    assert [answer.status for (answer,) in answers] == (failed if broken == "release" else good)
+    if broken == "release":
+        for (answer,) in (answers[0], answers[3]):
+            assert answer.refusal is not None
+            assert answer.refusal.reason is ServiceReason.UNAVAILABLE, "it may be sent again"
+    assert len(world.sends) == 0, "nothing is held any more"
+    answer = await world.gateway.submit("alice", PLAN.id, contributor.delta()[1])
+    assert answer.status is Status.ACKNOWLEDGED, "later groups are still written"
     await world.stop()
 
 

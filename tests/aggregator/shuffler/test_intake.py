@@ -96,6 +96,20 @@ async def test_a_file_that_fails_is_answered_unavailable_and_the_resend_gets_its
         assert (await door.send(door.batch())).status is Status.ACKNOWLEDGED
 
 
+async def test_a_caller_that_fails_with_its_answer_takes_none_from_the_others_of_its_group(tmp_path: Path) -> None:
+    async with door_at(tmp_path) as door:
+        answers: list[Answer] = []
+
+        def broken(_: Answer) -> None:
+            raise RuntimeError("planted")
+
+        for stream, tell in enumerate((broken, answers.append), 1):
+            door.intake.send(NAME, PLAN.id, door.batch(stream=stream), tell)
+        await door.runtime.settle()
+        answers.append(await door.send(door.batch(stream=3)))  # the writer goes on
+        assert [answer.status for answer in answers] == [Status.ACKNOWLEDGED] * 2
+
+
 async def test_what_is_no_batch_of_this_plan_is_refused_with_its_reason(tmp_path: Path) -> None:
     async with door_at(tmp_path) as door:
         whole = door.batch()
