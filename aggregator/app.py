@@ -19,7 +19,7 @@ from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import warm_up
-from aggregator.ingest.budget import CollectionBudget
+from aggregator.ingest.collection_budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import GroupCommitter, commit_limits_of
 from aggregator.ingest.handshake import Handshake

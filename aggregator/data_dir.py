@@ -216,13 +216,13 @@ class _Seen(NamedTuple):
         stamps: None for a file that does not exist.
         digests: Of their bytes.
         since_s: Since when they are known to have these stamps, by the monotonic clock.
-        is_settled: Whether any later write changes a stamp.
+        is_final: Whether any later write changes a stamp.
     """
 
     stamps: list[_Stamp | None]
     digests: list[bytes]
     since_s: float
-    is_settled: bool
+    is_final: bool
 
 
 class ReloadedFiles(Generic[T]):
@@ -279,12 +279,12 @@ class ReloadedFiles(Generic[T]):
     def _look(self, last: _Seen | None) -> _Seen:
         stamps = [_stamp(path) for path in self._paths]
         is_same = last is not None and last.stamps == stamps
-        if last is not None and is_same and last.is_settled:
+        if last is not None and is_same and last.is_final:
             return last
         now_s = self._clock()  # before the bytes: a write after they are read is later than this
         since_s = last.since_s if last is not None and is_same else now_s
         digests = [_digest(path, stamp) for path, stamp in zip(self._paths, stamps, strict=True)]
-        return _Seen(stamps, digests, since_s, is_settled=now_s - since_s >= STAMP_S_MAX)
+        return _Seen(stamps, digests, since_s, is_final=now_s - since_s >= STAMP_S_MAX)
 
 
 def _digest(path: Path, stamp: _Stamp | None) -> bytes:

@@ -14,7 +14,7 @@ from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.privacy.events import Spend
 
-SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's verdict
+VERDICT_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's verdict
 
 
 class FoldPeek(NamedTuple):

@@ -12,14 +12,15 @@ itself, which ends after its delta's size / r seconds.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.errors import RETRY_AFTER_MS, RefusedError, overloaded, refused, shutting_down
-from aggregator.ingest.handshake import FEATURES_MAX, VERSIONS_MAX, check_number
+from aggregator.ingest.handshake import FEATURES_MAX, VERSIONS_MAX, Handshake, check_number
+from aggregator.ingest.inflight import OnAnswer, ReceivedDelta
 from aggregator.ingest.validation import id_in
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
@@ -30,7 +31,7 @@ from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.convert_chunks import delta_chunk_from_wire
 from hushsum_proto.errors import MalformedMessageError
-from hushsum_proto.messages import CHUNK_BYTES, Authenticity, DeltaChunk, Hello, Welcome
+from hushsum_proto.messages import CHUNK_BYTES, DeltaChunk
 from hushsum_proto.v1 import wire_pb2 as pb
 
 
@@ -39,31 +40,9 @@ class DeltaReceiver(Protocol):
 
     def check_running(self) -> None: ...
 
-    async def submit(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        shuffled: Authenticity | None = None,
-        prepaid: RateCharge | None = None,
-    ) -> Answer: ...
+    async def submit(self, received: ReceivedDelta) -> Answer: ...
 
-    def send(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        on_answer: Callable[[Answer], None],
-        shuffled: Authenticity | None = None,
-    ) -> None: ...
-
-
-class HelloHandler(Protocol):
-    """The handshake of a gateway, or of a shuffler (see :class:`aggregator.ingest.handshake.Handshake`)."""
-
-    in_flight_max: int
-
-    async def welcome(self, hello: Hello) -> Welcome: ...
+    def send(self, received: ReceivedDelta, on_answer: OnAnswer) -> None: ...
 
 
 Requests = AsyncIterator[pb.SubmitRequest | Malformed]
@@ -146,7 +125,8 @@ class Session:
                 self._refuse(refused(None, self._junk(request.size)))
             else:
                 shuffled = convert.shuffled_from_wire(request) if request.HasField("shuffled") else None
-                self._uploads.send(self._client_id, request.plan_id, request.delta, self._answer, shuffled)
+                received = ReceivedDelta(self._client_id, request.plan_id, request.delta, shuffled)
+                self._uploads.send(received, self._answer)
 
     def _junk(self, size: int) -> Refusal:
         """The refusal of bytes that are no message; they are paid for like a delta."""
@@ -255,8 +235,8 @@ class LargeDeltas:
         upload = _Upload(self._runtime.monotonic(), charge)
         try:
             data = await self._receive(upload, chunks)
-            answer = await self._receiver.submit(client_id, upload.plan_id, data, prepaid=charge)
-            self._settle(charge, answer, len(data))
+            answer = await self._receiver.submit(ReceivedDelta(client_id, upload.plan_id, data, prepaid=charge))
+            self._refund(charge, answer, len(data))
             return answer
         except DeltaError as error:
             return self._refused(upload, error.reason, error.detail)
@@ -267,7 +247,7 @@ class LargeDeltas:
             self.held_bytes -= upload.held
             self._senders.discard(client_id)
 
-    def _settle(self, charge: RateCharge | None, answer: Answer, size: int) -> None:
+    def _refund(self, charge: RateCharge | None, answer: Answer, size: int) -> None:
         """Gives back what a refusal for the service's own reasons cost."""
         if charge is None or self._sends is None or answer.refusal is None:
             return
@@ -392,7 +372,7 @@ class Collection:
     def __init__(
         self,
         uploads: DeltaReceiver,
-        handshake: HelloHandler,
+        handshake: Handshake,
         *,
         large: LargeDeltas,
         runtime: Runtime,
@@ -471,7 +451,7 @@ class Collection:
     async def submit_one(self, call: Call, request: pb.SubmitRequest) -> pb.SubmitReply:
         client_id = call.client_id()
         shuffled = convert.shuffled_from_wire(request)
-        return _reply_of(await self._uploads.submit(client_id, request.plan_id, request.delta, shuffled))
+        return _reply_of(await self._uploads.submit(ReceivedDelta(client_id, request.plan_id, request.delta, shuffled)))
 
     async def submit_large(self, call: Call, chunks: Chunks) -> pb.SubmitReply:
         client_id = call.client_id()

@@ -11,7 +11,7 @@ streams each client has used in the windows that are not over (:mod:`aggregator.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,13 +27,14 @@ from aggregator.errors import (
     unavailable,
 )
 from aggregator.fold.verdicts import RememberedKind
-from aggregator.ingest.budget import CollectionBudget
+from aggregator.ingest.collection_budget import CollectionBudget
 from aggregator.ingest.group_commit import CommitResult, GroupCommitter
 from aggregator.ingest.inflight import (
     STATUSES,
     AcceptedDelta,
     DeltaKey,
     InflightTable,
+    OnAnswer,
     ReceivedDelta,
     VerdictResolver,
     released,
@@ -44,14 +45,13 @@ from aggregator.interfaces import FoldReader
 from aggregator.logs import FailureLog, journal
 from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import ClientStreams, QuotaReservation, RateCharge, share_of
+from aggregator.rate_limits import ClientStreams, QuotaReservation, share_of
 from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
 from hushsum.errors import DeltaError
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
-from hushsum_proto.messages import Authenticity
 
 # What no fold knows, or none in this process: the fold would remember its stream. Of what it knows, it does.
 _NEW: Final = frozenset({None, RememberedKind.UNKNOWN})
@@ -103,7 +103,7 @@ class Gateway:
         self._share_max = share_of(pending_entries_max)
         self._budget = budget
         self._budget_failures = FailureLog(_journal)
-        self._received: list[ReceivedDelta] = []
+        self._received: list[tuple[ReceivedDelta, OnAnswer]] = []
         self._inflight = InflightTable(folds, commits.partitions)
         self._resolver = VerdictResolver(plan, folds, runtime)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,26 +116,12 @@ class Gateway:
 
     # -------------------------------------------------------------------------------------------------------- received
 
-    async def submit(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        shuffled: Authenticity | None = None,
-        prepaid: RateCharge | None = None,
-    ) -> Answer:
-        """The answer to one delta; a caller that goes away takes nothing back (see :class:`ReceivedDelta`)."""
-        answer = self.begin(client_id, plan_id, data, shuffled, prepaid)
+    async def submit(self, received: ReceivedDelta) -> Answer:
+        """The answer to one delta; a caller that goes away takes nothing back."""
+        answer = self.begin(received)
         return answer if isinstance(answer, Answer) else await answer
 
-    def begin(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        shuffled: Authenticity | None = None,
-        prepaid: RateCharge | None = None,
-    ) -> Answer | asyncio.Future[Answer]:
+    def begin(self, received: ReceivedDelta) -> Answer | asyncio.Future[Answer]:
         """The answer where it is known at once; else a future of it, which never ends with an exception."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -143,21 +129,17 @@ class Gateway:
             if not answer.done():  # else its caller has gone away
                 answer.set_result(given)
 
-        self._accept_all([ReceivedDelta(client_id, plan_id, data, on_answer, shuffled, prepaid)])
+        self._accept_all([(received, on_answer)])
         return answer.result() if answer.done() else answer
 
-    def send(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        on_answer: Callable[[Answer], None],
-        shuffled: Authenticity | None = None,
-    ) -> None:
-        """Takes one of many deltas: all that arrive in one turn of the event loop are validated together."""
+    def send(self, received: ReceivedDelta, on_answer: OnAnswer) -> None:
+        """Takes one of many deltas: all that arrive in one turn of the event loop are validated together.
+
+        ``on_answer`` is called once with the answer; it must not raise.
+        """
         if not self._received:
             asyncio.get_running_loop().call_soon(self._accept_received)
-        self._received.append(ReceivedDelta(client_id, plan_id, data, on_answer, shuffled))
+        self._received.append((received, on_answer))
 
     def stop_accepting(self) -> None:
         """From here on every new delta is refused; what was accepted goes on."""
@@ -189,36 +171,40 @@ class Gateway:
 
     def _accept_received(self) -> None:
         """A resend pays nothing while the same delta is in flight: second copies are taken after all first ones."""
-        received, self._received = self._received, []
-        firsts = {each.data: each for each in reversed(received)}
-        if len(firsts) == len(received):
-            self._accept_all(received)
+        arrived, self._received = self._received, []
+        firsts = {each[0].data: each for each in reversed(arrived)}
+        if len(firsts) == len(arrived):
+            self._accept_all(arrived)
             return
-        self._accept_all([each for each in received if firsts[each.data] is each])
-        for each in received:
-            if firsts[each.data] is not each:
+        self._accept_all([each for each in arrived if firsts[each[0].data] is each])
+        for each in arrived:
+            if firsts[each[0].data] is not each:
                 self._accept_all([each])
 
-    def _accept_all(self, received: Sequence[ReceivedDelta]) -> None:
-        reserved: list[tuple[ReceivedDelta, QuotaReservation]] = []
-        for each in received:
+    def _accept_all(self, arrived: Sequence[tuple[ReceivedDelta, OnAnswer]]) -> None:
+        reserved: list[tuple[ReceivedDelta, OnAnswer, QuotaReservation]] = []
+        for received, on_answer in arrived:
             try:
                 self.check_running()
                 # From here on the sender is not known, where the plan's reports are anonymous.
-                reserved.append((each, self._policy.reserve(each)))
+                reserved.append((received, on_answer, self._policy.reserve(received)))
             except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
-                self._answer(each.on_answer, self._answer_of(error, each.data))
-        parsed = self._policy.parse_many([each.data for each, _ in reserved])
-        for (each, reservation), header in zip(reserved, parsed, strict=True):
+                self._answer(on_answer, self._answer_of(error, received.data))
+        parsed = self._policy.parse_many([received.data for received, _, _ in reserved])
+        for (received, on_answer, reservation), header in zip(reserved, parsed, strict=True):
             try:
-                answer = self._accept(each, reservation, header)
+                answer = self._accept(received, on_answer, reservation, header)
             except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
-                answer = self._answer_of(error, each.data)
+                answer = self._answer_of(error, received.data)
             if answer is not None:
-                self._answer(each.on_answer, released(reservation, answer))
+                self._answer(on_answer, released(reservation, answer))
 
     def _accept(
-        self, received: ReceivedDelta, reservation: QuotaReservation, parsed: ParsedDelta | None
+        self,
+        received: ReceivedDelta,
+        on_answer: OnAnswer,
+        reservation: QuotaReservation,
+        parsed: ParsedDelta | None,
     ) -> Answer | None:
         """The answer where it is known at once; None: the delta is in flight, and is answered later.
 
@@ -235,7 +221,7 @@ class Gateway:
             reservation.cancel()
             if same.answer is not None:
                 return same.answer
-            same.on_answer.append(received.on_answer)
+            same.on_answer.append(on_answer)
             return None
         if records is None:
             records = policy.records(data)
@@ -254,9 +240,9 @@ class Gateway:
             return Answer(id, STATUSES[kind])
         self._check_room(owner)
         is_local = peek is not None
-        delta = AcceptedDelta(key, id, window, partition, digested, is_local, reservation, [received.on_answer])
+        delta = AcceptedDelta(key, id, window, partition, digested, is_local, reservation, [on_answer])
         if is_over:  # nothing is appended: the folds elsewhere have closed it
-            self._spawn(self._settle(delta, None), "settle")
+            self._spawn(self._answer_by_fold(delta, None), "verdict")
         else:
             refusal = self._append(delta, data, is_new=kind in _NEW)
             if refusal is not None:
@@ -273,7 +259,7 @@ class Gateway:
     # -------------------------------------------------------------------------------------------------------- appended
 
     def _append(self, delta: AcceptedDelta, data: bytes, *, is_new: bool) -> Refusal | None:
-        """Hands it to the log's writer, after its window is charged."""
+        """Commits it: at once where its window is charged already, else by a task that charges the window first."""
         body = self._policy.entry(delta.key.owner, delta.window, data, self._runtime.now_ms())
         entry = NewEntry(delta.partition, delta.window, body)
         if self._budget is None or self._is_covered(self._budget, delta.window):
@@ -309,7 +295,7 @@ class Gateway:
         self._resolve(delta, answer, is_appended=False)
 
     async def _charge(self, budget: CollectionBudget, delta: AcceptedDelta) -> Answer | None:
-        """None: its window is charged. Else the answer to a delta that is not appended."""
+        """Charges its window; None once that is done, else the answer to the delta, which is then not appended."""
         window = delta.window
         if await self._window_tracker.never_open({window}):
             raise RefusedError(errors.never_open())
@@ -322,7 +308,10 @@ class Gateway:
         return unavailable(delta.id, NOT_YET)  # it closes: an earlier copy of it may still be counted
 
     def _commit(self, delta: AcceptedDelta, entry: NewEntry, *, is_new: bool) -> Refusal | None:
-        """Offers it to the next group, if its client may use its stream; that is used up once it is offered."""
+        """Hands an entry to the log's writer, unless its client has used as many streams in the window as it may.
+
+        A stream counts as used from when the entry is in the writer's queue, whatever is answered later.
+        """
         streams, window = self.streams, delta.window
         owner, stream, _ = delta.key
         takes_one = is_new and not streams.is_known(owner, stream, window)
@@ -349,11 +338,11 @@ class Gateway:
                 self._budget.forget()
             self._resolve(delta, unavailable(delta.id, NOT_YET))
         else:
-            self._spawn(self._settle(delta, result.position), "settle")
+            self._spawn(self._answer_by_fold(delta, result.position), "verdict")
 
     # -------------------------------------------------------------------------------------------------------- answered
 
-    async def _settle(self, delta: AcceptedDelta, position: int | None) -> None:
+    async def _answer_by_fold(self, delta: AcceptedDelta, position: int | None) -> None:
         """Answers for a window that is no longer open: by the fold, once it has passed the entry."""
         self._resolve(delta, await self._resolver.answer(delta, position))
 
@@ -367,7 +356,7 @@ class Gateway:
             self._answer(on_answer, given)
         delta.on_answer.clear()
 
-    def _answer(self, on_answer: Callable[[Answer], None], answer: Answer) -> None:
+    def _answer(self, on_answer: OnAnswer, answer: Answer) -> None:
         self._metrics.answered(answer)
         try:
             on_answer(answer)

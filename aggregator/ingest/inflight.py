@@ -9,7 +9,7 @@ from aggregator import errors
 from aggregator.errors import FAILED, NOT_YET, AggregatorError, RefusedError, refused, unavailable, used_before
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.verdicts import RememberedKind
-from aggregator.interfaces import SETTLE_S, FoldReader
+from aggregator.interfaces import VERDICT_S, FoldReader
 from aggregator.logs import FailureLog, journal
 from aggregator.rate_limits import QuotaReservation, RateCharge
 from aggregator.runtime import TRANSIENT, Runtime, within
@@ -22,6 +22,9 @@ from hushsum_proto.messages import Authenticity
 _journal = journal("gateway")
 
 
+OnAnswer = Callable[[Answer], None]
+
+
 class ReceivedDelta(NamedTuple):
     """A delta as it arrived; nothing of it is validated.
 
@@ -29,7 +32,6 @@ class ReceivedDelta(NamedTuple):
         client_id: From the authenticator.
         plan_id: As the envelope names it.
         data: The packed delta.
-        on_answer: Called once with the answer; it must not raise.
         shuffled: The shuffler's signature, not checked yet.
         prepaid: What its chunks have paid already.
     """
@@ -37,7 +39,6 @@ class ReceivedDelta(NamedTuple):
     client_id: str
     plan_id: bytes
     data: bytes
-    on_answer: Callable[[Answer], None]
     shuffled: Authenticity | None = None
     prepaid: RateCharge | None = None
 
@@ -68,7 +69,7 @@ class AcceptedDelta:
     digest: bytes
     is_local: bool
     reservation: QuotaReservation
-    on_answer: list[Callable[[Answer], None]]
+    on_answer: list[OnAnswer]
     answer: Answer | None = None
 
 
@@ -169,7 +170,7 @@ class VerdictResolver:
         self._failures = FailureLog(_journal)
 
     async def answer(self, delta: AcceptedDelta, position: int | None) -> Answer:
-        """The fold's verdict, or *unavailable* where there is none in :data:`SETTLE_S`: never an exception.
+        """The fold's verdict, or *unavailable* where there is none in :data:`VERDICT_S`: never an exception.
 
         Args:
             delta: Which.
@@ -195,7 +196,7 @@ class VerdictResolver:
         """What the fold remembers of a delta or a cohort sum, once it has passed ``position`` (None: not appended).
 
         Raises:
-            TimeoutError: The fold has not come so far within :data:`SETTLE_S`.
+            TimeoutError: The fold has not come so far within :data:`VERDICT_S`.
             AggregatorError: It cannot be asked.
         """
 
@@ -204,4 +205,4 @@ class VerdictResolver:
                 await self._folds.passed(partition, position)
             return await self._folds.recall(partition, owner, id, digest, window)
 
-        return await within(SETTLE_S, recalled(), runtime=self._runtime)
+        return await within(VERDICT_S, recalled(), runtime=self._runtime)

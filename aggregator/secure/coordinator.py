@@ -14,7 +14,7 @@ from prometheus_client import Counter as PrometheusCounter
 
 from aggregator import errors
 from aggregator.errors import RefusedError, UnauthenticatedError, overloaded
-from aggregator.ingest.budget import CollectionBudget
+from aggregator.ingest.collection_budget import CollectionBudget
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Span, Tracer
 from aggregator.logs import journal

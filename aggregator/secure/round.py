@@ -22,7 +22,7 @@ from aggregator.errors import (
     WindowOrderError,
     overloaded,
 )
-from aggregator.ingest.budget import ASK_S, asked
+from aggregator.ingest.collection_budget import ASK_S, asked
 from aggregator.logs import FailureLog, journal
 from aggregator.model import RoundMembers
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, within

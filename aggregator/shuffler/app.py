@@ -91,7 +91,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
             runtime=runtime,
             metrics=ShufflerMetrics(metrics.registry),
         )
-        await forwarder.cut()  # windows that are over are cut before any device gets an answer
+        await forwarder.close_windows()  # windows that are over are closed before any device gets an answer
         sends = send_limits_of(config, plan, runtime)
         reports = RateLimits(config.client_rate, config.client_burst)
         limits = CommitLimits(
@@ -113,8 +113,8 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         services = Services(collection, PlanService(plan, kept), None)
         server, grpc = await bound_server(plan, config, runtime, metrics, services, supervisor)
         supervisor.forever("debts of senders", lambda: forget_paid((sends.rates, reports), runtime))
-        supervisor.forever("cuts", forwarder.run_cuts)
-        supervisor.forever("forwarding", forwarder.run_sends)
+        supervisor.forever("cuts", forwarder.run_closing)
+        supervisor.forever("forwarding", forwarder.run_sending)
         telemetry.attend(server, supervisor.failed, stack)
         same = ReplacedFileCheck((folder.path / _FILE,), runtime)
         probe = ReadinessProbe("the reports file", (same.look, file.closed_through), runtime, metrics, telemetry.tell)

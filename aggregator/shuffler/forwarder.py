@@ -1,4 +1,4 @@
-"""Cuts windows on time, fixes the bytes of their batches, and sends these until the aggregator has answered.
+"""Closes windows on time, fixes the bytes of their batches, and sends these until the aggregator has answered.
 
 Each step is durable before the next begins, so a crash between two steps repeats the second: the same bytes are sent
 again, and the aggregator counts them once. A pool whose bytes were not fixed is not sent if it may have been sent
@@ -17,16 +17,16 @@ from aggregator.logs import FailureLog, journal
 from aggregator.runtime import Backoff, Runtime
 from aggregator.shuffler.pool import (
     STREAM_BYTES,
-    CutState,
+    ClosedState,
     ForwardResult,
     KeptPlan,
     OutgoingBatch,
     ReportPool,
     ReportsFile,
     check_plan,
-    cut_ms,
+    close_ms,
     is_over,
-    newest_cut,
+    newest_due,
     result_for,
     sizes_of,
     split,
@@ -127,16 +127,16 @@ class ShufflerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._windows = Counter(
-            "hushsum_shuffler_windows", "Windows that were cut, by what became of them", ["outcome"], registry=registry
+            "hushsum_shuffler_windows", "Closed windows, by what became of them", ["outcome"], registry=registry
         )
         self._waiting = Gauge(
             "hushsum_shuffler_batches_waiting", "Batches that the aggregator has not answered yet", registry=registry
         )
         # Every outcome is exported from the start: an alert needs the 0 before the first one.
-        for outcome in (CutState.FORWARDED, CutState.DROPPED, CutState.LOST):
+        for outcome in (ClosedState.FORWARDED, ClosedState.DROPPED, ClosedState.LOST):
             self._windows.labels(outcome.value)
 
-    def finished(self, outcome: CutState) -> None:
+    def finished(self, outcome: ClosedState) -> None:
         """Counts a window that was forwarded, dropped or lost."""
         self._windows.labels(outcome.value).inc()
 
@@ -144,13 +144,13 @@ class ShufflerMetrics:
         self._waiting.set(batches)
 
 
-_SLEEP_S_MAX: Final = 1.0  # the wall clock may be set: a cut is at most this late then
+_SLEEP_S_MAX: Final = 1.0  # the wall clock may be set: a window is closed at most this late then
 
 _journal = journal("forwarder")
 
 
 class Forwarder:
-    """Cuts windows, signs and forwards their reports; ``entropy`` assigns reports to batches and draws batch ids."""
+    """Closes windows, signs and forwards their reports; ``entropy`` assigns reports to batches and draws batch ids."""
 
     def __init__(
         self,
@@ -174,17 +174,17 @@ class Forwarder:
         self._more = asyncio.Event()
         self._trouble = FailureLog(_journal)
 
-    async def run_cuts(self) -> None:
-        """Cuts windows and erases those that are over, until cancelled."""
+    async def run_closing(self) -> None:
+        """Closes windows and erases those that are over, until cancelled."""
         schedule = self._plan.window
         while True:
-            await self.cut()
+            await self.close_windows()
             await self.erase()
             now_ms = self._runtime.now_ms()
-            wait_s = (cut_ms(schedule, newest_cut(schedule, now_ms) + 1) - now_ms) / 1000
+            wait_s = (close_ms(schedule, newest_due(schedule, now_ms) + 1) - now_ms) / 1000
             await self._runtime.sleep(min(max(wait_s, 0.001), _SLEEP_S_MAX))
 
-    async def run_sends(self) -> None:
+    async def run_sending(self) -> None:
         """Sends the waiting batches until each has its answer, until cancelled."""
         backoff = Backoff()
         while True:
@@ -195,30 +195,30 @@ class Forwarder:
             backoff.reset()
             await self._more.wait()
 
-    async def cut(self) -> None:
-        """Cuts every window that is due, and fixes the bytes of its batches."""
-        due = newest_cut(self._plan.window, self._runtime.now_ms())
+    async def close_windows(self) -> None:
+        """Closes every window that is due, and fixes the bytes of its batches."""
+        due = newest_due(self._plan.window, self._runtime.now_ms())
         if not self._file.sent.known:
-            _journal.warning("the reports were restored without shuffler.left: no window is sent whose cut was due")
+            _journal.warning("the reports were restored without shuffler.left: no window that was due is sent")
             await self._file.mark_sent(due)
         through = due if self._file.sent.through is None else max(due, self._file.sent.through)
         closed = await self._file.closed_through()
         if closed is None or closed < through:
             await self._file.close_through(through)
-        for window in await self._file.cut_pools():
+        for window in await self._file.closed_pools():
             pool = await self._file.pool(window)
             if loss := self._loss(window):
                 await self._file.drop(window)
-                self._metrics.finished(CutState.LOST)
+                self._metrics.finished(ClosedState.LOST)
                 _journal.error(f"reports are lost: {loss}", window=window)
             elif pool.size < self._least:
                 await self._file.drop(window)
-                self._metrics.finished(CutState.DROPPED)
+                self._metrics.finished(ClosedState.DROPPED)
                 _journal.info("fewer reports than shuffle_min: none of them is sent", window=window)
             else:
                 batches = await self._runtime.blocking(lambda pool=pool, window=window: [*self._batches(window, pool)])
                 await self._file.fix(window, batches)
-                _journal.info("cut", window=window, batches=len(batches))
+                _journal.info("closed", window=window, batches=len(batches))
         self._more.set()
 
     def _loss(self, window: int) -> str:
@@ -228,7 +228,7 @@ class Forwarder:
         a window up to the sent mark comes from a restored file, and the difference of two pools reveals single devices.
         """
         if self._file.sent.through is not None and window <= self._file.sent.through:
-            return "the file is older than a cut after which they were sent already, or may have been"
+            return "the file is older than a close after which they were sent already, or may have been"
         if is_over(self._plan.window, window, self._runtime.now_ms()):
             return "the aggregator takes nothing for their window any more"  # sending could only disclose them
         return ""
@@ -272,7 +272,7 @@ class Forwarder:
         else:
             _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=detail)
         state = await self._file.answered(window, stream, lost=result is ForwardResult.LOST)
-        if state is CutState.FORWARDED:
+        if state is ClosedState.FORWARDED:
             self._metrics.finished(state)
             _journal.info("forwarded", window=window)
         return True
@@ -282,6 +282,6 @@ class Forwarder:
         now_ms = self._runtime.now_ms()
         for window, state in await self._file.finished():
             if is_over(self._plan.window, window, now_ms):
-                if state is CutState.LOST:
+                if state is ClosedState.LOST:
                     self._metrics.finished(state)
                 await self._file.erase(window)

@@ -5,7 +5,7 @@ so that the client gets its allowance back if the refusal is the shuffler's own 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -22,7 +22,7 @@ from aggregator.errors import (
     used_before,
 )
 from aggregator.ingest.group_commit import CommitLimits, GroupWriter
-from aggregator.ingest.inflight import released
+from aggregator.ingest.inflight import OnAnswer, ReceivedDelta, released
 from aggregator.ingest.validation import checked_header, id_in
 from aggregator.logs import FailureLog, journal
 from aggregator.model import Scope
@@ -30,7 +30,6 @@ from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import (
     BATCH_COST_MIN,
     QuotaReservation,
-    RateCharge,
     RateLimits,
     SendLimits,
     reserve_anonymous,
@@ -44,7 +43,7 @@ from aggregator.shuffler.pool import (
     ReportsFile,
     TakenBatch,
     is_over,
-    status_after_cut,
+    status_after_close,
     taken_windows,
 )
 from hushsum.delta import DeltaId
@@ -52,14 +51,12 @@ from hushsum.errors import DeltaError, Reason
 from hushsum.local.report_batch import unpack
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
-from hushsum_proto.messages import Authenticity
 from hushsum_proto.v1 import wire_pb2 as pb
 
 _UNCERTAIN: Final = "the file of reports failed: whether it is durable is not known"
 _HEADER_BYTES_MIN: Final = 44  # of a batch, before its reports
 
 _journal = journal("intake")
-Told = Callable[[Answer], None]
 
 
 class PoolWriter(GroupWriter[TakenBatch, Answer]):
@@ -74,13 +71,13 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         self._metrics = metrics
         self._trouble = FailureLog(_journal)
 
-    def offer(self, taken: TakenBatch, tell: Told) -> None:
+    def offer(self, taken: TakenBatch, on_answer: OnAnswer) -> None:
         """Takes a batch for the next group.
 
         Raises:
             RefusedError: Too much waits.
         """
-        if not self.enqueue(taken, len(taken.data), tell):
+        if not self.enqueue(taken, len(taken.data), on_answer):
             most, bytes_max = self._limits.pending_entries_max, self._limits.pending_bytes_max
             raise overloaded(f"at most {most} batches or {bytes_max} bytes may wait")
 
@@ -107,7 +104,7 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         if found.is_open:
             return Answer(_id_of(taken), Status.ACKNOWLEDGED)
         over = is_over(self._plan.window, taken.window, self._runtime.now_ms())
-        return Answer(_id_of(taken), status_after_cut(found.state, known=found.known, over=over))
+        return Answer(_id_of(taken), status_after_close(found.state, known=found.known, over=over))
 
 
 class Intake:
@@ -157,52 +154,38 @@ class Intake:
             raise RefusedError(shutting_down())
 
     async def span(self) -> tuple[int, int]:
-        """The oldest window that was not cut, and the newest that reports are taken for."""
+        """The oldest window that is not closed, and the newest that reports are taken for."""
         windows = self._windows(await self._writer.file.closed_through())
         return windows.start, max(windows.start, windows.stop - 1)
 
-    async def submit(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        shuffled: Authenticity | None = None,
-        prepaid: RateCharge | None = None,
-    ) -> Answer:
+    async def submit(self, received: ReceivedDelta) -> Answer:
         """The answer to one batch."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def tell(told: Answer) -> None:
+        def on_answer(given: Answer) -> None:
             if not answer.done():  # else the caller has gone away
-                answer.set_result(told)
+                answer.set_result(given)
 
-        self.send(client_id, plan_id, data, tell, shuffled, prepaid)
+        self.send(received, on_answer)
         return await answer
 
-    def send(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        tell: Told,
-        shuffled: Authenticity | None = None,  # noqa: ARG002  a gateway's form; no shuffler stands before a shuffler
-        prepaid: RateCharge | None = None,
-    ) -> None:
-        """Takes a batch; ``tell`` is called once with the answer. Only the rate limits store ``client_id``.
+    def send(self, received: ReceivedDelta, on_answer: OnAnswer) -> None:
+        """Takes a batch; ``on_answer`` is called once. Only the rate limits store its sender.
 
-        ``prepaid`` is what its chunks have paid already.
+        A signature is not looked at: no shuffler stands before a shuffler.
         """
-        sender: QuotaReservation | None = None
+        data = received.data
+        reservation: QuotaReservation | None = None
 
-        def answer(told: Answer) -> None:
-            if sender is not None:
-                told = released(sender, told)
-            self._metrics.answered(told)
-            tell(told)
+        def answer(given: Answer) -> None:
+            if reservation is not None:
+                given = released(reservation, given)
+            self._metrics.answered(given)
+            on_answer(given)
 
         try:
-            self._check(plan_id, data)
-            sender = self._paid(client_id, data, prepaid)
+            self._check(received.plan_id, data)
+            reservation = self._reserve(received)
             batch = unpack(data, self._plan)
             stream = batch.id.stream.to_bytes(STREAM_BYTES, "big")
             self._writer.offer(TakenBatch(batch.window, stream, data, batch.reports), answer)
@@ -212,7 +195,7 @@ class Intake:
             answer(refused(id_in(data), error.refusal))
 
     def _check(self, plan_id: bytes, data: bytes) -> None:
-        """Refuses what can be refused without work, at no cost for the sender; cut windows are left to the file."""
+        """Refuses what can be refused without work, at no cost for the sender; closed windows are left to the file."""
         self.check_running()
         window = checked_header(self._plan, plan_id, data).window
         newest = self._windows(None).stop - 1
@@ -220,17 +203,17 @@ class Intake:
             detail = f"window {window}, expected at most {newest} by this clock"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
 
-    def _paid(self, client_id: str, data: bytes, prepaid: RateCharge | None) -> QuotaReservation:
+    def _reserve(self, received: ReceivedDelta) -> QuotaReservation:
         """Charges the client's rates by the batch's size, before it is unpacked: a bad one takes as much time."""
-        cost = max(BATCH_COST_MIN, (len(data) - _HEADER_BYTES_MIN) // self._width)
+        size = len(received.data)
         return reserve_anonymous(
-            client_id,
-            len(data),
-            cost,
+            received.client_id,
+            size,
+            max(BATCH_COST_MIN, (size - _HEADER_BYTES_MIN) // self._width),
             rates=self._rates,
             sends=self._sends,
             runtime=self._runtime,
-            prepaid=prepaid,
+            prepaid=received.prepaid,
         )
 
     def _windows(self, closed_through: int | None) -> range:

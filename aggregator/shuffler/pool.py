@@ -1,4 +1,4 @@
-"""The durable state of a shuffler: the pool of reports of each window, the state of each cut window, the sent mark.
+"""The durable state of a shuffler: the pool of reports of each window, the state of each closed window, the sent mark.
 
 Its files link no report to a client, to an address or to the batch that it arrived in.
 
@@ -11,21 +11,21 @@ A plain digest of a batch would link them too, because a batch of few reports ca
 therefore keyed with a key that is only in memory; after a restart a known id is accepted whatever its bytes are.
 
 If two pools of one window were sent, their difference would be the reports that arrived in between, perhaps those of
-one device. A reports file restored from before a cut does not know the first pool. A small file next to it does, unless
-it is restored as well: it holds the newest window of which anything may have been sent, and is durable before the first
-byte of a window is sent.
+one device. A reports file restored from before a close does not know the first pool. A small file next to it does,
+unless it is restored as well: it holds the newest window of which anything may have been sent, and is durable before
+the first byte of a window is sent.
 
-Nothing in the folder protects against a restore of the whole folder from before a cut: while its window is open, that
+Nothing in the folder protects against a restore of the whole folder from before a close: while its window is open, that
 sends a second pool. Such a copy must not be used.
 
     taken ──▶ forwarding ──▶ forwarded        every batch was taken by the aggregator
           │              └─▶ lost             it no longer took all of them
           └─▶ dropped                         fewer reports than the plan asks for, or still a pool when the window was
-                                              over, or from a file older than its cut: nothing (more) of it is sent
+                                              over, or from a file older than its close: nothing (more) of it is sent
 
-A window is cut at its end plus half of the plan's lateness: one half is for devices, the other for forwarding. The data
-of a window is erased at its end plus the whole lateness, once every batch has its answer. That the window is over is
-kept as one number, the newest window that was cut.
+A window is closed at its end plus half of the plan's lateness: one half is for devices, the other for forwarding. The
+data of a window is erased at its end plus the whole lateness, once every batch has its answer. That the window is over
+is kept as one number, the newest window that was closed.
 """
 
 import enum
@@ -207,11 +207,11 @@ def split(pool: ReportPool, sizes: list[int], entropy: Entropy) -> list[Int64]:
     return [np.sort(part) for part in np.split(shuffled, np.cumsum(sizes)[:-1])]
 
 
-HALF_MS_MIN: Final = 2000  # for a commit, a connection and an answer, on both sides of the cut
+HALF_MS_MIN: Final = 2000  # for a commit, a connection and an answer, on both sides of the close
 
 
-class CutState(enum.StrEnum):
-    """The state of a window that was cut; stored under these names."""
+class ClosedState(enum.StrEnum):
+    """The state of a closed window; stored under these names."""
 
     FORWARDING = "forwarding"
     FORWARDED = "forwarded"
@@ -250,13 +250,13 @@ def device_schedule(schedule: Schedule) -> Schedule:
     return replace(schedule, lateness_ms=schedule.lateness_ms // 2)
 
 
-def cut_ms(schedule: Schedule, window: int) -> int:
-    """When a window is cut: nothing is taken for it from then on."""
+def close_ms(schedule: Schedule, window: int) -> int:
+    """When a window closes: nothing is taken for it from then on."""
     return due_ms(device_schedule(schedule), window)
 
 
-def newest_cut(schedule: Schedule, now_ms: int) -> int:
-    """The newest window whose cut is due."""
+def newest_due(schedule: Schedule, now_ms: int) -> int:
+    """The newest window that is due to be closed."""
     return schedule.index_at(now_ms - schedule.lateness_ms // 2) - 1
 
 
@@ -267,9 +267,9 @@ def taken_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, closed_throu
         schedule: The plan's windows.
         now_ms: The shuffler's clock.
         skew_ms: How far a device's clock may run ahead.
-        closed_through: The newest window that was ever cut: a clock that is set back reopens none.
+        closed_through: The newest window that was ever closed: a clock that is set back reopens none.
     """
-    closed = newest_cut(schedule, now_ms) if closed_through is None else closed_through
+    closed = newest_due(schedule, now_ms) if closed_through is None else closed_through
     return accepted_windows(device_schedule(schedule), now_ms, skew_ms=skew_ms, first_window=closed + 1)
 
 
@@ -278,21 +278,21 @@ def is_over(schedule: Schedule, window: int, now_ms: int) -> bool:
     return now_ms >= due_ms(schedule, window)
 
 
-def status_after_cut(state: CutState | None, *, known: bool, over: bool) -> Status:
-    """The answer to a batch of a window that was cut.
+def status_after_close(state: ClosedState | None, *, known: bool, over: bool) -> Status:
+    """The answer to a batch of a closed window.
 
     Args:
-        state: Of the window; None: it is being cut, had no reports, or is erased.
+        state: Of the window; None: it is being closed, had no reports, or is erased.
         known: Whether the batch was taken in time, as far as that is still known.
         over: :func:`is_over`.
     """
-    if state is CutState.DROPPED or (state is None and over):
+    if state is ClosedState.DROPPED or (state is None and over):
         return Status.UNKNOWN  # which batches were taken is erased
     if not known:
         return Status.LATE
-    if state is CutState.LOST:
+    if state is ClosedState.LOST:
         return Status.UNKNOWN  # the aggregator took some of the window's batches and not others
-    return Status.COUNTED if state is CutState.FORWARDED else Status.ACKNOWLEDGED
+    return Status.COUNTED if state is ClosedState.FORWARDED else Status.ACKNOWLEDGED
 
 
 def result_for(answer: Answer, *, over: bool) -> ForwardResult:
@@ -329,7 +329,7 @@ class PoolAnswer(NamedTuple):
 
     is_open: bool
     known: bool
-    state: CutState | None
+    state: ClosedState | None
 
 
 class OutgoingBatch(NamedTuple):
@@ -450,7 +450,7 @@ class ReportsFile:
         return hashlib.blake2b(data, key=self._digest_key, digest_size=_DIGEST_BYTES).digest()
 
     async def closed_through(self) -> int | None:
-        """The newest window that was cut; None if none was."""
+        """The newest closed window; None if there is none."""
         return await self._database.read(_closed_through)
 
     async def close_through(self, window: int) -> None:
@@ -463,8 +463,8 @@ class ReportsFile:
 
         await self._database.write(close)
 
-    async def cut_pools(self) -> list[int]:
-        """The windows that were cut and whose reports are still one pool."""
+    async def closed_pools(self) -> list[int]:
+        """The closed windows whose reports are still one pool."""
         rows = await self._rows(
             "SELECT window FROM pools WHERE window <= (SELECT closed_through FROM progress) ORDER BY window"
         )
@@ -481,7 +481,7 @@ class ReportsFile:
             for each in sorted(batches, key=lambda each: each.stream):
                 db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", (each.stream, window, each.batch, each.tag))
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
-            _put_state(db, window, CutState.FORWARDING)
+            _put_state(db, window, ClosedState.FORWARDING)
 
         await self._erase(fix)
 
@@ -491,7 +491,7 @@ class ReportsFile:
         def drop(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
-            _put_state(db, window, CutState.DROPPED)
+            _put_state(db, window, ClosedState.DROPPED)
 
         await self._erase(drop)
 
@@ -507,27 +507,27 @@ class ReportsFile:
         (row,) = await self._rows("SELECT window, stream, batch, tag FROM outgoing WHERE stream = ?", stream)
         return OutgoingBatch(*row)
 
-    async def answered(self, window: int, stream: bytes, *, lost: bool) -> CutState:
+    async def answered(self, window: int, stream: bytes, *, lost: bool) -> ClosedState:
         """Erases a batch that has its answer; returns the new state of its window."""
 
-        def answered(db: sqlite3.Connection) -> CutState:
+        def answered(db: sqlite3.Connection) -> ClosedState:
             db.execute("DELETE FROM outgoing WHERE stream = ?", (stream,))
             left = db.execute("SELECT count(*) FROM outgoing WHERE window = ?", (window,)).fetchone()[0]
-            state = CutState.LOST if lost else _state(db, window)
-            if not left and state is CutState.FORWARDING:
-                state = CutState.FORWARDED
+            state = ClosedState.LOST if lost else _state(db, window)
+            if not left and state is ClosedState.FORWARDING:
+                state = ClosedState.FORWARDED
             assert state is not None, "a window with a batch that is forwarded"
             _put_state(db, window, state)
             return state
 
         return await self._erase(answered)
 
-    async def finished(self) -> list[tuple[int, CutState]]:
+    async def finished(self) -> list[tuple[int, ClosedState]]:
         """The windows with nothing left to send that are not erased yet, and their states."""
         rows = await self._rows(
             "SELECT window, state FROM windows WHERE window NOT IN (SELECT window FROM outgoing) ORDER BY window"
         )
-        return [(window, CutState(state)) for window, state in rows]
+        return [(window, ClosedState(state)) for window, state in rows]
 
     async def erase(self, window: int) -> None:
         """Erases the batch ids and the state of a window."""
@@ -553,12 +553,12 @@ def _closed_through(db: sqlite3.Connection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _state(db: sqlite3.Connection, window: int) -> CutState | None:
+def _state(db: sqlite3.Connection, window: int) -> ClosedState | None:
     row = db.execute("SELECT state FROM windows WHERE window = ?", (window,)).fetchone()
-    return None if row is None else CutState(row[0])
+    return None if row is None else ClosedState(row[0])
 
 
-def _put_state(db: sqlite3.Connection, window: int, state: CutState) -> None:
+def _put_state(db: sqlite3.Connection, window: int, state: ClosedState) -> None:
     db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (window, state.value))
 
 

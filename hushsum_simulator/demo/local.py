@@ -16,7 +16,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 import hushsum as hs
-from aggregator.shuffler.pool import cut_ms
+from aggregator.shuffler.pool import close_ms
 from hushsum.plan import Plan
 from hushsum_simulator.data import Floats
 from hushsum_simulator.demo.evaluation import (
@@ -444,9 +444,9 @@ def window_to_shuffle(plan: Plan, now_ms: int, started_s: float) -> int:
     schedule, window = plan.window, plan.window.index_at(now_ms)
     least, most = _SPARE_S
     spare_ms = 1000 * min(most, max(least, _SPARE_STARTS * started_s))
-    while cut_ms(schedule, window) < now_ms + spare_ms:
+    while close_ms(schedule, window) < now_ms + spare_ms:
         window += 1
-    wait_ms = cut_ms(schedule, window) - now_ms
+    wait_ms = close_ms(schedule, window) - now_ms
     if wait_ms > _WAIT_MAX_MS:
         raise SettingsConflictError(
             f"a shuffler forwards when a window is over, and the plan's next one is so in {wait_ms / 60_000:.0f} "

@@ -20,7 +20,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest import gateway
-from aggregator.ingest.inflight import ReceivedDelta
+from aggregator.ingest.inflight import OnAnswer, ReceivedDelta
 from aggregator.ingest.validation import AnonymousReports, AttributedDeltas
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
@@ -189,9 +189,9 @@ def in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = gateway.Gateway.send
 
-    def counting(self: gateway.Gateway, client_id: str, *rest: object) -> None:
-        self._metrics._refusals.labels(client_id).inc()
-        honest(self, client_id, *rest)  # type: ignore[arg-type]  # as they came
+    def counting(self: gateway.Gateway, received: ReceivedDelta, on_answer: OnAnswer) -> None:
+        self._metrics._refusals.labels(received.client_id).inc()
+        honest(self, received, on_answer)
 
     monkeypatch.setattr(gateway.Gateway, "send", counting)
 

@@ -23,6 +23,7 @@ from aggregator import logs as journals
 from aggregator.app import Service
 from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.inflight import OnAnswer, ReceivedDelta
 from aggregator.ingest.validation import SubmissionPolicy
 from aggregator.interfaces import Log
 from aggregator.logs import journal, write_journal
@@ -308,9 +309,9 @@ async def test_nothing_that_is_written_tells_of_a_client_of_a_cohort(
 def a_client_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Gateway.send
 
-    def told(self: Gateway, client_id: str, *rest: object) -> None:
-        journal("gateway").debug("a delta came", client=client_id)
-        honest(self, client_id, *rest)  # type: ignore[arg-type]  # as they came
+    def told(self: Gateway, received: ReceivedDelta, on_answer: OnAnswer) -> None:
+        journal("gateway").debug("a delta came", client=received.client_id)
+        honest(self, received, on_answer)
 
     monkeypatch.setattr(Gateway, "send", told)
 
@@ -345,9 +346,9 @@ def suspects_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_stream_by_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Gateway.send
 
-    def told(self: Gateway, client_id: str, plan_id: bytes, data: bytes, *rest: object) -> None:
-        logging.getLogger("hushsum").warning("a delta of %016x", int.from_bytes(data[33:41], "big"))
-        honest(self, client_id, plan_id, data, *rest)  # type: ignore[arg-type]  # as they came
+    def told(self: Gateway, received: ReceivedDelta, on_answer: OnAnswer) -> None:
+        logging.getLogger("hushsum").warning("a delta of %016x", int.from_bytes(received.data[33:41], "big"))
+        honest(self, received, on_answer)
 
     monkeypatch.setattr(Gateway, "send", told)
 

@@ -18,6 +18,7 @@ import hushsum_proto
 from aggregator.api.collection import LargeDeltas
 from aggregator.errors import LogError, ReceiptsError, RefusedError, StoreError
 from aggregator.fold.deduplication import HEAD, REACH, SLOT_BYTES, StreamState
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.log.entries import PlainMessages, SignedMessages
 from aggregator.release.receipts import Receipt, ReceiptsHeader, read_line
 from aggregator.store.schema import pack, unpack
@@ -198,8 +199,10 @@ def _chunks() -> Kit:
     class Uploads:
         """Takes whatever is whole."""
 
-        async def submit(self, client_id: str, plan_id: bytes, delta: bytes, **_: object) -> Answer:
-            expect(len(plan_id) == 32 and 1 <= len(delta) <= 1000, "a delta that must not be put together")
+        async def submit(self, received: ReceivedDelta) -> Answer:
+            expect(
+                len(received.plan_id) == 32 and 1 <= len(received.data) <= 1000, "a delta that must not be put together"
+            )
             return Answer(None, Status.COUNTED)
 
     def messages(data: bytes) -> list[pb.DeltaChunk]:

@@ -11,6 +11,7 @@ from aggregator.errors import AggregatorError
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
 from aggregator.ingest.handshake import Handshake
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Folds, Log, Observer, Receipts
 from aggregator.observability.metrics import Metrics
@@ -267,10 +268,10 @@ class SimFront:
         return await self._reception.welcome(hello)
 
     def begin(self, client_id: str, plan_id: bytes, data: bytes) -> "Answer | asyncio.Future[Answer]":
-        return self._gateway.begin(client_id, plan_id, data)
+        return self._gateway.begin(ReceivedDelta(client_id, plan_id, data))
 
     def send(self, client_id: str, plan_id: bytes, data: bytes, tell: Callable[[Answer], None]) -> None:
-        self._gateway.send(client_id, plan_id, data, tell)
+        self._gateway.send(ReceivedDelta(client_id, plan_id, data), tell)
 
 
 def by_hand(host: Host, loop: VirtualLoop, what: Callable[[Releaser], Awaitable[object]]) -> None:

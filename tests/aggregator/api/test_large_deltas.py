@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import grpc.aio
 import pytest
@@ -13,14 +12,15 @@ from aggregator.api import collection
 from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
 from aggregator.api.collection import LargeDeltas
 from aggregator.errors import RefusedError
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import RateCharge, SendLimits
+from aggregator.rate_limits import SendLimits
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
-from hushsum_proto.messages import CHUNK_BYTES, Authenticity, DeltaChunk, chunks_of
+from hushsum_proto.messages import CHUNK_BYTES, DeltaChunk, chunks_of
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.local_clients import batch_of, large_call, noised, report_plan, silo_plan, submit_large
 from tests.doubles import ManualRuntime
@@ -31,36 +31,20 @@ WIDE = silo_plan(rows=400, buckets=512)  # several chunks
 PLAN_ID = bytes(range(32))
 
 
-class Took(NamedTuple):
-    """A delta that came through."""
-
-    client_id: str
-    plan_id: bytes
-    data: bytes
-
-
 class Sink:
     """Takes what is whole."""
 
     def __init__(self) -> None:
-        self.took: list[Took] = []
+        self.took: list[ReceivedDelta] = []
         self.free = asyncio.Event()
         self.free.set()
 
     def check_running(self) -> None:
         return
 
-    async def submit(
-        self,
-        client_id: str,
-        plan_id: bytes,
-        data: bytes,
-        shuffled: Authenticity | None = None,
-        prepaid: RateCharge | None = None,
-    ) -> Answer:
-        assert (shuffled, prepaid) == (None, None)
+    async def submit(self, received: ReceivedDelta) -> Answer:
         await self.free.wait()
-        self.took.append(Took(client_id, plan_id, data))
+        self.took.append(received)
         return Answer(None, Status.ACKNOWLEDGED)
 
     def send(self, *_: object) -> None:
@@ -126,7 +110,7 @@ async def test_chunks_become_the_delta_that_they_are_of_and_its_memory_is_free_a
     site, data = Site(), bytes(range(256)) * 3000
     sender = Sender().says(*chunks_of(PLAN_ID, data))
     assert (await site.call(sender)).status is Status.ACKNOWLEDGED
-    assert site.sink.took == [Took("alice", PLAN_ID, data)]
+    assert site.sink.took == [ReceivedDelta("alice", PLAN_ID, data)]
     assert site.large.held_bytes == 0
 
 
@@ -272,9 +256,10 @@ async def test_each_chunk_is_paid_for_as_it_comes_and_the_whole_is_not_paid_for_
         site.sink, runtime=site.runtime, delta_bytes_max=10**6, held_bytes_max=2 * 10**6, sends=sends
     )
 
-    async def submit(client_id: str, plan_id: bytes, data: bytes, prepaid: RateCharge) -> Answer:
-        assert plan_id == PLAN_ID
-        sends.take(client_id, len(data), prepaid=prepaid).release()
+    async def submit(received: ReceivedDelta) -> Answer:
+        assert received.plan_id == PLAN_ID
+        assert received.prepaid is not None
+        sends.take(received.client_id, len(received.data), prepaid=received.prepaid).release()
         return Answer(None, Status.ACKNOWLEDGED)
 
     monkeypatch.setattr(site.sink, "submit", submit)  # it takes what a gateway takes

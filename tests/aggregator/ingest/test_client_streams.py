@@ -11,6 +11,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.errors import LogUnavailableError, StoreUnavailableError, too_many_streams
 from aggregator.fold.state import StreamUse
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
 from aggregator.rate_limits import ClientStreams
@@ -120,7 +121,9 @@ async def test_twenty_thousand_streams_leave_the_bound_in_fold_and_gateway(tmp_p
         outcomes: Counter[object] = Counter()
         for begin in range(0, 20_000, 1000):
             sent = [renumbered(first, DeltaId(stream, 63)) for stream in range(begin, begin + 1000)]
-            answers = await asyncio.gather(*(service.gateway.submit("mallory", PLAN.id, data) for data in sent))
+            answers = await asyncio.gather(
+                *(service.gateway.submit(ReceivedDelta("mallory", PLAN.id, data)) for data in sent)
+            )
             outcomes.update(map(why, answers))
         await folded_all(service)
         assert outcomes == {TAKEN: 1024, TOO_MANY: 20_000 - 1024}
@@ -208,7 +211,7 @@ async def test_what_only_the_fold_refuses_uses_streams_up_too(tmp_path: Path, pl
     async with service_of(config_of(tmp_path, plan, **FEW), wrap_log=held_in(held)) as service:
         held[0].hold()
         sent = [delta_of(plan, stream) if plan is SILO else records(plan, stream) for stream in range(10)]
-        answers = asyncio.gather(*(service.gateway.submit("mallory", plan.id, data) for data in sent))
+        answers = asyncio.gather(*(service.gateway.submit(ReceivedDelta("mallory", plan.id, data)) for data in sent))
         await held[0].arrived()
         held[0].free()
         assert [why(answer) for answer in await answers] == [TAKEN] * MOST + [TOO_MANY] * 7
@@ -236,9 +239,12 @@ async def test_what_is_refused_for_another_reason_uses_nothing_up(tmp_path: Path
         ]
         assert TAKEN not in await told(client, PLAN, *refused)
         held[0].hold()
-        waiting = asyncio.ensure_future(service.gateway.submit("alice", PLAN.id, first))
+        waiting = asyncio.ensure_future(service.gateway.submit(ReceivedDelta("alice", PLAN.id, first)))
         await held[0].arrived()
-        full = [why(await service.gateway.submit("alice", PLAN.id, delta_of(PLAN, stream))) for stream in range(40, 50)]
+        full = [
+            why(await service.gateway.submit(ReceivedDelta("alice", PLAN.id, delta_of(PLAN, stream))))
+            for stream in range(40, 50)
+        ]
         assert set(full) == {ServiceReason.OVERLOADED}
         held[0].free()
         assert why(await waiting) is TAKEN

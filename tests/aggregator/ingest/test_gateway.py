@@ -9,6 +9,7 @@ import pytest
 
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.validation import ExactDeltas
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.model import NewEntry
@@ -121,7 +122,7 @@ async def acknowledged_and_lost(log: PowerLossLog, seed: int) -> set[tuple[str, 
             log.let_go()
         client_id = choice.choice(list(contributors))
         delta_id, data = contributors[client_id].delta()
-        answers[client_id, delta_id] = world.gateway.begin(client_id, PLAN.id, data)
+        answers[client_id, delta_id] = world.gateway.begin(ReceivedDelta(client_id, PLAN.id, data))
         for _ in range(choice.choice([0, 0, 1, 3, 20])):
             await asyncio.sleep(0)
     acknowledged = {
@@ -148,9 +149,9 @@ async def test_one_read_of_the_store_serves_a_group_and_begins_after_its_append(
     world = await World(log).start()
     contributor = Contributor(PLAN, 1)
     log.held = True
-    first = world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+    first = world.gateway.begin(ReceivedDelta("alice", PLAN.id, contributor.delta()[1]))
     await world.runtime.settle()
-    others = [world.gateway.begin("alice", PLAN.id, contributor.delta()[1]) for _ in range(10)]
+    others = [world.gateway.begin(ReceivedDelta("alice", PLAN.id, contributor.delta()[1])) for _ in range(10)]
     reads = world.store.reads
     await world.runtime.settle()
     assert world.store.reads == reads, "nothing is read while the append is not durable"
@@ -175,10 +176,10 @@ async def test_groups_are_bounded_in_entries_and_in_bytes(limits: Mapping[str, i
     world = await World(log, **limits).start()
     contributor = Contributor(PLAN, 1)
     log.held = True
-    world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+    world.gateway.begin(ReceivedDelta("alice", PLAN.id, contributor.delta()[1]))
     await world.runtime.settle()
     for _ in range(10):
-        world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+        world.gateway.begin(ReceivedDelta("alice", PLAN.id, contributor.delta()[1]))
     log.let_go()
     await world.runtime.settle()
 
@@ -191,7 +192,7 @@ async def test_a_gateway_forgets_a_delta_once_the_fold_has_passed_it() -> None:
     world = await World(PowerLossLog(PARTITIONS)).start()
     contributor = Contributor(PLAN, 1)
     for n in range(60):
-        world.gateway.begin(f"client-{n % 7}", PLAN.id, contributor.delta()[1])
+        world.gateway.begin(ReceivedDelta(f"client-{n % 7}", PLAN.id, contributor.delta()[1]))
     await world.runtime.settle()
 
     assert world.gateway.waiting == 0
@@ -203,7 +204,7 @@ async def test_what_a_stopped_fold_cannot_say_is_unavailable() -> None:
     log = PowerLossLog(PARTITIONS)
     world = await World(log).start()
     log.held = True
-    answer = world.gateway.begin("alice", PLAN.id, Contributor(PLAN, 1).delta()[1])
+    answer = world.gateway.begin(ReceivedDelta("alice", PLAN.id, Contributor(PLAN, 1).delta()[1]))
     await world.runtime.settle()
     await world.store.mark_closing(PLAN.id, world.window_tracker.first_window, fence=0)
     await world.workers.stop()
@@ -223,10 +224,10 @@ async def test_of_deltas_that_come_in_one_turn_each_gets_its_own_answer() -> Non
     sent = [contributor.delta() for _ in range(6)]
     answers: list[list[Answer]] = [[] for _ in range(9)]
     for n, (_, data) in enumerate(sent):
-        world.gateway.send(f"client-{n % 2}", PLAN.id, data, answers[n].append)
-    world.gateway.send("client-0", PLAN.id, sent[0][1], answers[6].append)  # the same once more
-    world.gateway.send("client-0", PLAN.id, sent[1][1][:-1], answers[7].append)
-    world.gateway.send("client-0", bytes(32), sent[2][1], answers[8].append)
+        world.gateway.send(ReceivedDelta(f"client-{n % 2}", PLAN.id, data), answers[n].append)
+    world.gateway.send(ReceivedDelta("client-0", PLAN.id, sent[0][1]), answers[6].append)  # the same once more
+    world.gateway.send(ReceivedDelta("client-0", PLAN.id, sent[1][1][:-1]), answers[7].append)
+    world.gateway.send(ReceivedDelta("client-0", bytes(32), sent[2][1]), answers[8].append)
     assert not any(answers), "nothing is told before the caller goes on"
     await world.runtime.settle()
 
@@ -247,7 +248,7 @@ async def test_an_empty_delta_after_a_refused_one_of_its_client_leaves_the_other
     answers: list[list[Answer]] = [[] for _ in range(4)]
     id, good = Contributor(PLAN, 1).delta()
     for n, (client, data) in enumerate((("a", b"junk"), ("a", b""), ("b", b"other junk"), ("b", good))):
-        world.gateway.send(client, PLAN.id, data, answers[n].append)
+        world.gateway.send(ReceivedDelta(client, PLAN.id, data), answers[n].append)
     await world.runtime.settle()
 
     assert [answer.status for (answer,) in answers] == [*[Status.REFUSED] * 3, Status.ACKNOWLEDGED]
@@ -277,7 +278,7 @@ async def test_an_error_while_one_delta_is_answered_fails_that_delta_alone(
     contributor = Contributor(PLAN, 1)
     for n in range(6):  # the first three are refused at once, the others are answered after one append
         data = b"junk" if n < 3 else contributor.delta()[1]
-        world.gateway.send("broken" if n % 3 == 0 else "alice", PLAN.id, data, partial(on_answer, n))
+        world.gateway.send(ReceivedDelta("broken" if n % 3 == 0 else "alice", PLAN.id, data), partial(on_answer, n))
     await world.runtime.settle()
 
     good = [Status.REFUSED] * 3 + [Status.ACKNOWLEDGED] * 3
@@ -288,7 +289,7 @@ async def test_an_error_while_one_delta_is_answered_fails_that_delta_alone(
             assert answer.refusal is not None
             assert answer.refusal.reason is ServiceReason.UNAVAILABLE, "it may be sent again"
     assert len(world.sends) == 0, "nothing is held any more"
-    answer = await world.gateway.submit("alice", PLAN.id, contributor.delta()[1])
+    answer = await world.gateway.submit(ReceivedDelta("alice", PLAN.id, contributor.delta()[1]))
     assert answer.status is Status.ACKNOWLEDGED, "later groups are still written"
     await world.stop()
 
@@ -296,7 +297,7 @@ async def test_an_error_while_one_delta_is_answered_fails_that_delta_alone(
 async def test_what_came_just_before_the_end_is_still_answered() -> None:
     world = await World(PowerLossLog(PARTITIONS)).start()
     answers: list[Answer] = []
-    world.gateway.send("alice", PLAN.id, Contributor(PLAN, 1).delta()[1], answers.append)
+    world.gateway.send(ReceivedDelta("alice", PLAN.id, Contributor(PLAN, 1).delta()[1]), answers.append)
     await world.gateway.finish()
     assert [answer.status for answer in answers] == [Status.ACKNOWLEDGED]
     await world.workers.stop()

@@ -10,8 +10,9 @@ import pytest
 from aggregator.errors import LogUnavailableError
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import SETTLE_S
+from aggregator.interfaces import VERDICT_S
 from aggregator.logs import write_journal
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import ClientStreams
@@ -63,12 +64,12 @@ class Front:
     async def end(self) -> None:
         self.gateway.stop_accepting()
         finished = asyncio.ensure_future(self.gateway.finish())
-        await self.cluster.pass_time(SETTLE_S + 1)
+        await self.cluster.pass_time(VERDICT_S + 1)
         await finished
         await self.folds.stop()
 
     def begin(self, number: int, client: str = "alice") -> Answer | asyncio.Future[Answer]:
-        return self.gateway.begin(client, PLAN.id, tally(PLAN, number, FIRST, 1, number))
+        return self.gateway.begin(ReceivedDelta(client, PLAN.id, tally(PLAN, number, FIRST, 1, number)))
 
     async def answer(self, number: int, client: str = "alice", within_s: float = 3) -> Answer:
         answer = self.begin(number, client)
@@ -164,7 +165,7 @@ async def test_what_the_fold_does_not_say_in_time_is_unavailable_and_the_resend_
     await cluster.store.mark_closing(PLAN.id, FIRST, fence=fence)
     answer = front.begin(7)
     assert isinstance(answer, asyncio.Future)
-    await cluster.pass_time(SETTLE_S - 2)
+    await cluster.pass_time(VERDICT_S - 2)
     assert not answer.done()
     resent = front.begin(7)
     assert isinstance(resent, asyncio.Future)
@@ -271,7 +272,9 @@ async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Clu
 async def test_what_the_log_has_no_room_for_uses_no_stream_up(cluster: Cluster) -> None:
     front = Front(cluster, streams=ClientStreams(3), pending_entries_max=1)
     await front.start()
-    first, *others = [front.gateway.begin("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0)) for stream in range(9)]
+    first, *others = [
+        front.gateway.begin(ReceivedDelta("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0))) for stream in range(9)
+    ]
     assert {refusal(answer) for answer in others if isinstance(answer, Answer)} == {(ServiceReason.OVERLOADED, True)}
     assert front.gateway.streams.of("alice", FIRST) == 1
     await cluster.runtime.settle()
@@ -286,7 +289,7 @@ async def test_each_gateway_bounds_the_streams_of_a_client_by_what_came_to_it(cl
         front = Front(cluster, streams=ClientStreams(3))
         await front.start()
         for stream in range(5):
-            answer = front.gateway.begin("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0))
+            answer = front.gateway.begin(ReceivedDelta("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0)))
             await cluster.runtime.settle()
             told = answer if isinstance(answer, Answer) else answer.result()
             reasons.append(told.status if told.refusal is None else told.refusal.reason)

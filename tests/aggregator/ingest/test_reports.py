@@ -172,7 +172,7 @@ class CountingLimits(RateLimits):
 
 
 def received(client_id: str, plan_id: bytes, data: bytes) -> ReceivedDelta:
-    return ReceivedDelta(client_id, plan_id, data, lambda _: None)
+    return ReceivedDelta(client_id, plan_id, data)
 
 
 @pytest.mark.parametrize("window", [0, -1, WINDOW, 2**40])
@@ -281,7 +281,7 @@ async def test_what_comes_several_times_in_one_turn_costs_once(tmp_path: Path) -
         told: list[asyncio.Future[Answer]] = []
         for _ in range(20):  # all before the gateway looks at any
             told.append(asyncio.get_running_loop().create_future())
-            service.gateway.send("alice", REPORTS.id, batch_of(REPORTS, 5, 900), told[-1].set_result)
+            service.gateway.send(ReceivedDelta("alice", REPORTS.id, batch_of(REPORTS, 5, 900)), told[-1].set_result)
         assert {answer.status for answer in await asyncio.gather(*told)} == {Status.ACKNOWLEDGED}
 
 

@@ -126,7 +126,7 @@ class Site:
 
     async def turn(self) -> bool:
         """All that the loops do at this moment."""
-        await self.forwarder.cut()
+        await self.forwarder.close_windows()
         done = await self.forwarder.send()
         await self.forwarder.erase()
         return done

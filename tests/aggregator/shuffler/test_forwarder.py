@@ -51,7 +51,7 @@ async def collect(site: Site, reports: int, *, batches: int = 4, first_stream: i
 
 async def test_all_reports_of_a_window_leave_as_one_batch_once_it_is_cut(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         reports = await collect(site, LEAST)
         await site.runtime.advance(CUT_S - 0.001)
         assert await site.turn()
@@ -65,7 +65,7 @@ async def test_all_reports_of_a_window_leave_as_one_batch_once_it_is_cut(tmp_pat
 
 async def test_batches_leave_under_numbers_that_no_device_gave_them(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
         await site.turn()
@@ -75,7 +75,7 @@ async def test_batches_leave_under_numbers_that_no_device_gave_them(tmp_path: Pa
 
 async def test_one_report_too_few_never_leaves_and_is_erased(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST - 1)
         await site.runtime.advance(CUT_S)
         assert await site.turn()
@@ -93,7 +93,7 @@ async def test_what_does_not_fit_one_batch_leaves_in_equal_ones_that_are_all_lar
     most = plan.delta_records_max
     assert most == 65_536
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         reports = await collect(site, 2 * most + 2, batches=8)
         await site.runtime.advance(CUT_S)
         await site.turn()
@@ -103,7 +103,7 @@ async def test_what_does_not_fit_one_batch_leaves_in_equal_ones_that_are_all_lar
 
 async def test_the_same_bytes_are_sent_until_there_is_an_answer(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         reports = await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
         site.receiver.down = True
@@ -121,7 +121,7 @@ async def test_the_same_bytes_are_sent_until_there_is_an_answer(tmp_path: Path) 
 
 async def test_a_refusal_is_tried_again_while_the_window_is_open_and_then_the_loss_is_said(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
         site.receiver.answer = UNKNOWN_KEY
@@ -138,7 +138,7 @@ async def test_a_refusal_is_tried_again_while_the_window_is_open_and_then_the_lo
 
 async def test_a_batch_that_is_refused_keeps_no_other_from_leaving(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(10)
         first, site.window = site.window, site.window + 1
@@ -158,7 +158,7 @@ async def test_a_batch_that_is_refused_keeps_no_other_from_leaving(tmp_path: Pat
 
 async def test_after_its_time_all_that_is_known_of_a_window_is_that_it_is_over(tmp_path: Path) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
         await site.turn()
@@ -215,7 +215,7 @@ class Story:
         self.waits = [CUT_S, 10.0, OVER_S]
 
     async def go_on(self, site: Site) -> None:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         while self.unanswered:
             await site.file.take([self.unanswered[0]])
             await site.file.tidy()

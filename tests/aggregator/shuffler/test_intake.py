@@ -10,6 +10,7 @@ import pytest
 
 from aggregator.errors import RefusedError, StoreError
 from aggregator.ingest.group_commit import CommitLimits
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.shuffler.intake import Intake, PoolWriter
@@ -33,7 +34,7 @@ class Door:
         self.intake = Intake(PLAN, writer, rates=rates, runtime=runtime, metrics=self.metrics, skew_ms=0)
 
     async def send(self, data: bytes, plan_id: bytes = PLAN.id, name: str = NAME) -> Answer:
-        return await self.intake.submit(name, plan_id, data)
+        return await self.intake.submit(ReceivedDelta(name, plan_id, data))
 
     def batch(self, *reports: int, ahead: int = 0, stream: int = 1) -> bytes:
         return packed(reports or (1, 2, 3), window=self.window + ahead, stream=stream)
@@ -104,7 +105,7 @@ async def test_a_caller_that_fails_with_its_answer_takes_none_from_the_others_of
             raise RuntimeError("planted")
 
         for stream, tell in enumerate((broken, answers.append), 1):
-            door.intake.send(NAME, PLAN.id, door.batch(stream=stream), tell)
+            door.intake.send(ReceivedDelta(NAME, PLAN.id, door.batch(stream=stream)), tell)
         await door.runtime.settle()
         answers.append(await door.send(door.batch(stream=3)))  # the writer goes on
         assert [answer.status for answer in answers] == [Status.ACKNOWLEDGED] * 2

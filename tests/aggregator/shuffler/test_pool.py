@@ -1,4 +1,4 @@
-"""The pool: a multiset, its bytes, and how it is cut."""
+"""The pool: a multiset, its bytes, and how it is split."""
 
 from collections import Counter
 from itertools import permutations

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.pool import CutState, KeptPlan, OutgoingBatch, PoolAnswer, TakenBatch
+from aggregator.shuffler.pool import ClosedState, KeptPlan, OutgoingBatch, PoolAnswer, TakenBatch
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
@@ -55,7 +55,7 @@ async def test_an_id_is_bound_to_its_bytes_and_its_window(tmp_path: Path) -> Non
     assert await file.take([taken([6], window=3, stream=1)]) == [Reason.ID_REUSED]
     assert await file.take([taken([5], window=4, stream=1)]) == [Reason.ID_OF_ANOTHER_WINDOW]
     await file.close_through(4)
-    assert await file.cut_pools() == [3]
+    assert await file.closed_pools() == [3]
     assert (await file.pool(3)).reports().tolist() == [5]
     await file.close()
 
@@ -157,9 +157,9 @@ async def test_what_is_dropped_or_erased_is_in_no_file_any_more(tmp_path: Path) 
     await file.fix(1, [OutgoingBatch(1, b"outgoing", b"the bytes that leave", b"signature")])
     assert all(pool not in bytes_in(tmp_path) for pool in pools)
     assert marks[0].stream not in bytes_in(tmp_path)
-    assert await file.answered(1, b"outgoing", lost=False) is CutState.FORWARDED
+    assert await file.answered(1, b"outgoing", lost=False) is ClosedState.FORWARDED
     assert b"the bytes that leave" not in bytes_in(tmp_path)
-    assert await file.finished() == [(0, CutState.DROPPED), (1, CutState.FORWARDED)]
+    assert await file.finished() == [(0, ClosedState.DROPPED), (1, ClosedState.FORWARDED)]
     for window in (0, 1):
         await file.erase(window)
     assert marks[1].stream not in bytes_in(tmp_path)
@@ -174,7 +174,7 @@ async def test_a_window_is_lost_where_one_of_its_batches_is_and_forwarded_where_
         pair = [OutgoingBatch(window, bytes([window, n] * 4), b"x", b"y") for n in range(2)]
         await file.fix(window, pair)
         states = [await file.answered(window, each.stream, lost=lost) for each, lost in zip(pair, losses, strict=True)]
-        assert states[1] is (CutState.LOST if any(losses) else CutState.FORWARDED)
+        assert states[1] is (ClosedState.LOST if any(losses) else ClosedState.FORWARDED)
     await file.close()
 
 

@@ -85,11 +85,11 @@ async def both(folder: Path, clock: SetRuntime | None = None, plan: Plan = PLAN)
 
 
 async def forwarded(shuffler: Shuffler, window: int = WINDOW) -> None:
-    """Returns once the window was cut, and nothing of it waits."""
+    """Returns once the window is closed, and nothing of it waits."""
     async with asyncio.timeout(120):
         while True:
-            is_cut = (await shuffler.file.closed_through() or 0) >= window and not await shuffler.file.cut_pools()
-            if is_cut and not await shuffler.file.outgoing():
+            is_closed = (await shuffler.file.closed_through() or 0) >= window and not await shuffler.file.closed_pools()
+            if is_closed and not await shuffler.file.outgoing():
                 return
             await asyncio.sleep(0.02)
 

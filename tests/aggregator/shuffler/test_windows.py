@@ -1,16 +1,16 @@
-"""When windows are cut, and what is said of them."""
+"""When windows are closed, and what is said of them."""
 
 import pytest
 
 from aggregator.shuffler.pool import (
-    CutState,
+    ClosedState,
     ForwardResult,
     check_plan,
-    cut_ms,
+    close_ms,
     is_over,
-    newest_cut,
+    newest_due,
     result_for,
-    status_after_cut,
+    status_after_close,
     taken_windows,
 )
 from hushsum.delta import DeltaId
@@ -23,9 +23,9 @@ SCHEDULE = PLAN.window  # 10 s, lateness 10 s
 
 
 def test_a_window_is_cut_at_its_end_plus_half_the_lateness() -> None:
-    assert cut_ms(SCHEDULE, 0) == 15_000
-    assert newest_cut(SCHEDULE, 14_999) == -1
-    assert newest_cut(SCHEDULE, 15_000) == 0
+    assert close_ms(SCHEDULE, 0) == 15_000
+    assert newest_due(SCHEDULE, 14_999) == -1
+    assert newest_due(SCHEDULE, 15_000) == 0
 
 
 def test_what_is_taken_follows_the_cut_and_no_clock_that_is_set_back_opens_a_window_again() -> None:
@@ -47,19 +47,19 @@ def test_a_window_is_over_when_the_aggregator_has_sealed_it() -> None:
         (None, True, False, Status.ACKNOWLEDGED),
         (None, False, False, Status.LATE),
         (None, False, True, Status.UNKNOWN),
-        (CutState.FORWARDING, True, False, Status.ACKNOWLEDGED),
-        (CutState.FORWARDING, False, True, Status.LATE),
-        (CutState.FORWARDED, True, False, Status.COUNTED),
-        (CutState.FORWARDED, False, False, Status.LATE),
-        (CutState.LOST, True, True, Status.UNKNOWN),
-        (CutState.LOST, False, True, Status.LATE),
-        (CutState.DROPPED, False, False, Status.UNKNOWN),
+        (ClosedState.FORWARDING, True, False, Status.ACKNOWLEDGED),
+        (ClosedState.FORWARDING, False, True, Status.LATE),
+        (ClosedState.FORWARDED, True, False, Status.COUNTED),
+        (ClosedState.FORWARDED, False, False, Status.LATE),
+        (ClosedState.LOST, True, True, Status.UNKNOWN),
+        (ClosedState.LOST, False, True, Status.LATE),
+        (ClosedState.DROPPED, False, False, Status.UNKNOWN),
     ],
 )
 def test_what_a_sender_is_told_of_a_window_that_was_cut(
-    state: CutState | None, known: bool, over: bool, said: Status
+    state: ClosedState | None, known: bool, over: bool, said: Status
 ) -> None:
-    assert status_after_cut(state, known=known, over=over) is said
+    assert status_after_close(state, known=known, over=over) is said
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ LATER = FIRST_STREAM + 100
 async def left_from(folder: Path, backup: Path, receiver: Counting) -> Counter[int]:
     """Forwards a window, and copies the folder from before one device's last batch of it; what was forwarded."""
     async with site_on(folder, receiver) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         reports = await collect(site, 2 * LEAST)
         copied(folder, backup)
         await site.file.take([taken([999, 1000], window=site.window, stream=LATER)])
@@ -43,7 +43,7 @@ async def test_a_reports_file_that_is_put_back_from_before_a_cut_sends_nothing_o
     async with site_on(folder, receiver) as site:
         window = site.window
         await site.runtime.advance(CUT_S - 1)  # by a clock that was set back: it says that the window is open
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         (late,) = await site.file.take([taken([7], window=window, stream=LATER + 1)])
         assert isinstance(late, PoolAnswer)
         assert not late.is_open
@@ -82,12 +82,12 @@ async def test_a_reports_file_that_is_put_back_alone_sends_nothing_of_windows_wh
 async def test_a_pool_whose_window_is_over_never_leaves(tmp_path: Path) -> None:
     for waited, sent in ((OVER_S - 0.001, 1), (OVER_S, 0), (86_400.0, 0)):
         async with site_on(tmp_path / f"{waited}") as site:
-            await site.forwarder.cut()
+            await site.forwarder.close_windows()
             await collect(site, LEAST)
             await site.runtime.advance(waited)
             assert await site.turn()
             assert (len(site.receiver.sent), site.outcomes("lost")) == (sent, 1 - sent)
-            assert await site.file.cut_pools() == []
+            assert await site.file.closed_pools() == []
 
 
 class Looking(Counting):
@@ -106,10 +106,10 @@ class Looking(Counting):
 async def test_that_a_window_leaves_is_noted_before_its_first_byte_does(tmp_path: Path) -> None:
     receiver = Looking(tmp_path / LEFT)
     async with site_on(tmp_path, receiver) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         assert (tmp_path / LEFT).read_text() == "none\n"
         await site.forwarder.send()
     assert receiver.seen == [f"{site.window}\n"]
@@ -117,10 +117,10 @@ async def test_that_a_window_leaves_is_noted_before_its_first_byte_does(tmp_path
 
 async def test_nothing_leaves_while_that_cannot_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site_on(tmp_path) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         with monkeypatch.context() as patch:
             patch.setattr("aggregator.shuffler.pool.os.fsync", _full)
             with pytest.raises(StoreUnavailableError):
@@ -138,7 +138,7 @@ async def test_a_kill_between_that_note_and_the_answer_sends_the_same_bytes_agai
     receiver, folder, dead = Counting(), tmp_path / "live", tmp_path / "dead"
     receiver.loses_answers = 1
     async with site_on(folder, receiver) as site:
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         reports = await collect(site, LEAST)
         await site.runtime.advance(CUT_S)
         assert not await site.turn()
@@ -178,6 +178,6 @@ async def test_a_batch_of_a_window_that_was_put_back_is_told_that_nobody_knows(t
     async with door_at(tmp_path) as door:
         assert (await door.send(door.batch(1))).status is Status.ACKNOWLEDGED
         site = Site(door.file, Counting(), door.runtime)
-        await site.forwarder.cut()
+        await site.forwarder.close_windows()
         for stream in (1, 2):
             assert (await door.send(door.batch(1, stream=stream))).status is Status.UNKNOWN

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.app import Service
 from aggregator.errors import RefusedError, StoreUnavailableError
-from aggregator.ingest.budget import BELIEVED_S, CollectionBudget
+from aggregator.ingest.collection_budget import BELIEVED_S, CollectionBudget
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.staleness_guard import StalenessGuard
 from hushsum_proto.answers import Status
