@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
 
-from aggregator.api.admin import Admin, AdminService
+from aggregator.api.admin import Admin
 from aggregator.api.catalog import CatalogService
-from aggregator.api.collection import Collection
+from aggregator.api.collection import Collection, Handshake
 from aggregator.api.secure_sum import SecureSumService
 from aggregator.api.server import Server, Services, streams_of
 from aggregator.backends import KAFKA_STEP, Backends
@@ -22,7 +22,6 @@ from aggregator.fold.fold import warm_up
 from aggregator.ingest.collection_budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import GroupCommitter, commit_limits_of
-from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
@@ -42,7 +41,6 @@ from aggregator.runtime import Runtime, SystemRuntime, TaskSupervisor
 from aggregator.secure.coordinator import CohortCoordinator, SumMetrics
 from aggregator.secure.round import RoundClaims, RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
-from aggregator.serving import bound_server, collection_of
 from aggregator.shuffler.app import running as shuffling
 from aggregator.staleness_guard import StalenessGuard
 from aggregator.store.store import Store
@@ -140,8 +138,9 @@ class Service:
             window_tracker=tracker if role.collects else None,
         )
         catalog = CatalogService(self.catalog) if role.shows else None
-        services = Services(collection, catalog, AdminService(admin), secure_sum)
-        server, self.grpc = await bound_server(self.plan, config, runtime, self.metrics, services, supervisor)
+        services = Services(collection, catalog, admin, secure_sum)
+        server = await Server.bound(self.plan, config, runtime, self.metrics, services, supervisor)
+        self.grpc = server.address
         leadership.address = self.grpc
         if role.releases:
             await self._start_releasing(leadership)
@@ -239,7 +238,7 @@ class Service:
             budget=budget if is_local else None,
         )
         handshake = Handshake(plan, span=tracker.span, runtime=runtime, in_flight_max=config.in_flight_max)
-        collection = collection_of(
+        collection = Collection(
             plan, config, runtime, self.metrics, receiver=self.gateway, handshake=handshake, sends=sends
         )
         self._supervisor.forever("debts of senders", lambda: forget_paid((sends.rates, reports), runtime))

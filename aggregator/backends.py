@@ -9,19 +9,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from aggregator.auth.authenticators import CertificateAuthenticator, DeclaredNameAuthenticator, TokenAuthenticator
-from aggregator.auth.tokens import TokenFile, TokenMetrics
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, ReceiptsError
-from aggregator.interfaces import Authenticator, Log, Membership, Observer, Receipts
+from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile
-from aggregator.runtime import Runtime, TaskSupervisor, retry, within
+from aggregator.runtime import Runtime, retry, within
 from aggregator.store.store import Store, open_sqlite_store
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
@@ -250,17 +248,3 @@ def _cluster(module: str) -> ModuleType | Any:
                 f"log = kafka and store = postgresql need the package {error.name}: pip install 'hushsum[cluster]'"
             ) from error
         raise
-
-
-async def authenticator_of(
-    config: Config, runtime: Runtime, metrics: Metrics, supervision: TaskSupervisor
-) -> Authenticator:
-    """The configured authenticator; a file of tokens is watched from now on. ConfigError if it cannot be read."""
-    if config.authentication == "certificate":
-        return CertificateAuthenticator(runtime)
-    if config.authentication == "declared":
-        return DeclaredNameAuthenticator()
-    assert config.tokens is not None, "required with tokens"
-    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(metrics.registry))
-    supervision.forever("tokens", file.run)
-    return TokenAuthenticator(file, runtime)

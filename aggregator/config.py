@@ -42,13 +42,9 @@ def is_loopback(host: str) -> bool:
 
 
 class DatabaseAddress:
-    """The address of a database without its password, for messages and checks.
+    """The address of a database without its password, for messages and checks; ValueError: it is no such address.
 
-    Args:
-        dsn: ``postgresql://user:password@host:port/name?option=value``; without a host that of ``PGHOST`` is taken.
-
-    Raises:
-        ValueError: It is no such address.
+    ``dsn`` is ``postgresql://user:password@host:port/name?option=value``; without a host that of ``PGHOST`` is taken.
     """
 
     def __init__(self, dsn: str) -> None:

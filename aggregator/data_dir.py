@@ -56,11 +56,8 @@ _journal = journal("data")
 class DataDir:
     """A folder that this process holds locked until :meth:`close`. Made by :meth:`open`.
 
-    Attributes:
-        log: The file of a log in SQLite.
-        store: The file of a store in SQLite.
-        receipts: Where the receipts are unless a setting puts them elsewhere.
-        listening: Says where this process listens, while it is ready.
+    Receipts are in it unless a setting puts them elsewhere; ``listening`` says where this process listens, while it is
+    ready.
     """
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
@@ -178,9 +175,7 @@ def _stamp(path: Path) -> _Stamp | None:
 class ReplacedFileCheck:
     """Notices when a file that this process writes is gone, or another file takes its place.
 
-    Args:
-        paths: A file that does not exist now is not watched.
-        runtime: For its threads.
+    A file that does not exist at first is not watched.
     """
 
     def __init__(self, paths: Iterable[Path], runtime: Runtime) -> None:
@@ -214,7 +209,6 @@ class _Seen(NamedTuple):
 
     Attributes:
         stamps: None for a file that does not exist.
-        digests: Of their bytes.
         since_s: Since when they are known to have these stamps, by the monotonic clock.
         is_final: Whether any later write changes a stamp.
     """
@@ -232,18 +226,11 @@ class ReloadedFiles(Generic[T]):
     same stamp. So stamps alone are trusted only when they have stayed the same for :data:`STAMP_S_MAX` and the bytes
     were compared after that; until then each refresh compares the bytes.
 
-    Args:
-        paths: The files.
-        read: Reads them.
-        on_failure: Called with the reason when new files cannot be used: once for each reason, not at each attempt.
-        clock: Monotonic seconds.
+    New files that cannot be used leave the value as it is; ``on_failure`` gets the reason, once for each and not at
+    each attempt. The constructor raises what ``read`` raises.
 
     Attributes:
-        value: As it was last read; files that cannot be used leave it as it is.
         failure: Why the files cannot be used now; empty where they can.
-
-    Raises:
-        Exception: What ``read`` raises.
     """
 
     def __init__(

@@ -28,12 +28,9 @@ def journal(part: str) -> FilteringBoundLogger:
 
 
 def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Configures all loggers.
+    """Configures all loggers; ``level`` is the least that is written, ``form`` is ``console`` or ``json``.
 
-    Args:
-        level: The least level that is written: debug, info, warning or error.
-        form: ``console`` or ``json``.
-        stream: None is standard error: standard output is for a command's result.
+    Without a stream they write to standard error: standard output is for a command's result.
     """
     out = sys.stderr if stream is None else stream
     render: list[Processor] = (
@@ -109,11 +106,7 @@ class FailureLog:
     def failed(self, now_s: float, event: str, error: BaseException, *, passes: bool = False) -> None:
         """Logs a failure; each kind of error once until it is over.
 
-        Args:
-            now_s: Monotonic.
-            event: What failed.
-            error: The reason.
-            passes: Whether it ends without an operator: then it is a warning, else an error.
+        What ``passes`` ends without an operator, and is a warning, not an error. ``now_s`` is monotonic.
         """
         self._last_s, kind = now_s, type(error).__name__
         tell = self._to.debug if kind in self._kinds else self._to.warning if passes else self._to.error

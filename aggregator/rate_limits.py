@@ -68,11 +68,8 @@ def hashed_name(name: str, key: bytes) -> bytes:
 class RateLimits:
     """One token bucket for each client, kept as the time when its debt is paid.
 
-    Args:
-        rate: Units a second that a client may send.
-        burst: Units that it may be ahead of that.
-        clients_max: Clients with a debt, at most.
-        key: Of the hash of their names, 16 to 64 random bytes; None: of the operating system's.
+    ``rate`` is in units a second, ``burst`` in units; at most ``clients_max`` clients have a debt. ``key`` is that of
+    the hash of their names: 16 to 64 random bytes, by default of the operating system's.
     """
 
     def __init__(self, rate: float, burst: int, clients_max: int = CLIENTS_MAX, *, key: bytes | None = None) -> None:
@@ -89,8 +86,8 @@ class RateLimits:
     def wait_ms(self, client_id: str, units: int, now_s: float) -> int | None:
         """Takes 1 or more units of a client, if it may send them now, by a monotonic clock.
 
-        Returns:
-            0: they are taken. Above 0: the milliseconds after which they would be. None: the table of clients is full.
+        Returns 0 if they are taken, else the milliseconds after which they would be; None if the table of clients is
+        full.
         """
         name = hashed_name(client_id, self._key)
         known_s = self._free_s.get(name)
@@ -146,11 +143,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Takes one place for the duration of the block.
-
-        Raises:
-            RefusedError: All are taken.
-        """
+        """Takes one place for the duration of the block; RefusedError: all are taken."""
         if self._taken >= self._most:
             raise overloaded(f"at most {self._most} {self._what} at once")
         self._taken += 1
@@ -163,8 +156,7 @@ class ConcurrencyLimit:
 class ClientStreams:
     """The streams of each client that have deltas in a window; some 150 bytes a client of one stream.
 
-    Args:
-        most: Streams of one client in one window; None: any number, and none is remembered.
+    ``most`` is for one client in one window; None: any number, and none is remembered.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -179,12 +171,10 @@ class ClientStreams:
                 self.add(*use)
 
     def of(self, client_id: str, window: int) -> int:
-        """The number of a client's streams in a window."""
         known = self._windows.get(window, {}).get(client_id)
         return len(known) if isinstance(known, set) else int(known is not None)
 
     def clients(self, window: int) -> int:
-        """The number of clients in a window."""
         return len(self._windows.get(window, ()))
 
     def is_known(self, client_id: str, stream: int, window: int) -> bool:
@@ -195,7 +185,6 @@ class ClientStreams:
         return stream in known if isinstance(known, set) else known == stream
 
     def has_room(self, client_id: str, window: int) -> bool:
-        """Whether the client may use one more."""
         return self.most is None or self.of(client_id, window) < self.most
 
     def add(self, client_id: str, stream: int, window: int) -> None:
@@ -248,10 +237,8 @@ class RateCharge:
 class QuotaReservation:
     """What one delta has taken of its sender's limits, from its arrival until its answer.
 
-    Args:
-        owner: The client that the delta counts for, or :data:`NOBODY`.
-        held: The limits that hold its bytes until the answer, for which sender, and how many.
-        charges: What it has taken of rates.
+    ``owner`` is the client that the delta counts for, or :data:`NOBODY`; ``held`` the limits that hold its bytes until
+    the answer, for which sender, and how many; ``charges`` what it has taken of rates.
     """
 
     __slots__ = ("_held", "charges", "owner")
@@ -290,12 +277,8 @@ class QuotaReservation:
 class SendLimits:
     """How many bytes of deltas each client may send, and hold while they are unanswered.
 
-    Args:
-        rate: Bytes a second; a delta costs ``DELTA_COST_MIN`` at least.
-        burst: Bytes that a client may be ahead of that.
-        held_bytes_max: Bytes of its deltas that may be unanswered: the largest fits.
-        runtime: The clock.
-        delta_bytes_max: Of the largest delta; by default all that may be unanswered.
+    A delta costs ``DELTA_COST_MIN`` bytes at least. Of the ``held_bytes_max`` bytes that a client may hold, the largest
+    delta takes ``delta_bytes_max`` (by default all).
     """
 
     def __init__(
@@ -353,11 +336,7 @@ class SendLimits:
         charge.units += cost
 
     def check(self, client_id: str) -> None:
-        """Refuses a client that has to wait, before anything of its delta is read; takes nothing.
-
-        Raises:
-            RefusedError: The client has to wait.
-        """
+        """Refuses a client that has to wait (RefusedError), before any of its delta is read; takes nothing."""
         if wait_ms := self.rates.owed_ms(client_id, self._runtime.monotonic()):
             raise RefusedError(rate_limited(wait_ms, "bytes"))
 
@@ -378,42 +357,10 @@ class SendLimits:
             del self._held[client_id]
 
 
-def reserve_anonymous(
-    client_id: str,
-    size: int,
-    reports: int,
-    *,
-    rates: RateLimits,
-    sends: SendLimits | None,
-    runtime: Runtime,
-    prepaid: RateCharge | None = None,
-) -> QuotaReservation:
-    """Charges a batch of ``size`` bytes and ``reports`` reports to its sender; the reservation's owner is nobody.
-
-    Raises:
-        RefusedError: Its sender has to wait; then it has cost nothing.
-    """
-    reservation = QuotaReservation(NOBODY)
-    if sends is not None:
-        reservation = sends.take(client_id, size, owner=NOBODY, prepaid=prepaid)
-    wait_ms = rates.wait_ms(client_id, reports, runtime.monotonic())
-    if wait_ms != 0:
-        reservation.cancel()
-        raise RefusedError(rate_limited(wait_ms))
-    reservation.charges += (RateCharge(rates, client_id, reports),)
-    return reservation
-
-
 class CallLimits:
-    """How many calls each client may make, and how many long-lived ones (``open_max``) it may have open.
+    """How many calls each client may make a second, and how many long-lived ones it may have open.
 
     Callers without a name (readers, or the operator, where names are only declared) are not limited.
-
-    Args:
-        rate: Calls a second.
-        burst: Calls that a client may be ahead of that.
-        open_max: Long-lived calls of one client.
-        runtime: The clock.
     """
 
     def __init__(self, rate: float, burst: int, open_max: int, runtime: Runtime) -> None:

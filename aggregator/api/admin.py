@@ -27,16 +27,9 @@ WINDOWS_SHOWN: Final = 100
 
 
 class Admin:
-    """The operator's view of one plan.
+    """The operator's view of one plan: the service's methods, for callers with the scope admin, and what they do.
 
-    Args:
-        plan: What is collected.
-        role: Of this process.
-        log: Where partitions end.
-        store: Windows, ledger, lease, and how far folds are.
-        metrics: Which partitions cannot go on here, and why.
-        leadership: Seals and releases where this process is the releaser, and refuses elsewhere.
-        window_tracker: The windows that this process's gateway knows; None where it has none.
+    ``window_tracker`` has the windows that this process's gateway knows; None where there is no gateway.
     """
 
     def __init__(
@@ -50,9 +43,51 @@ class Admin:
         leadership: Leadership,
         window_tracker: WindowTracker | None,
     ) -> None:
-        self._plan, self._role = plan, role
-        self._log, self._store, self._metrics = log, store, metrics
-        self._leadership, self._window_tracker = leadership, window_tracker
+        self._plan = plan
+        self._role = role
+        self._log = log
+        self._store = store
+        self._metrics = metrics
+        self._leadership = leadership
+        self._window_tracker = window_tracker
+
+    def add_to(self, methods: Methods) -> Handler:
+        admin = (Scope.ADMIN,)
+        methods.unary("GetStatus", pb.StatusRequest, self.get_status, scopes=admin)
+        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans, scopes=admin)
+        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows, scopes=admin)
+        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger, scopes=admin)
+        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window, scopes=admin)
+        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window, scopes=admin)
+        return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
+
+    async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
+        call.admit(Scope.ADMIN)
+        return convert_admin.status_to_wire(await self.status())
+
+    async def list_plans(self, call: Call, _: pb.ListPlansRequest) -> pb.ListPlansReply:
+        call.admit(Scope.ADMIN)
+        return convert_admin.plans_to_wire(await self.plans())
+
+    async def list_windows(self, call: Call, request: pb.ListWindowsRequest) -> pb.ListWindowsReply:
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.windows_request_from_wire(request)
+        return convert_admin.windows_to_wire(await self.windows(*asked))
+
+    async def get_ledger(self, call: Call, request: pb.GetLedgerRequest) -> pb.GetLedgerReply:
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.ledger_request_from_wire(request)
+        return convert_admin.ledger_to_wire(await self.ledger(*asked))
+
+    async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
+        call.admit(Scope.ADMIN)
+        window = await self.seal(None if request.oldest else request.window)
+        return pb.SealWindowReply(window=window)
+
+    async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
+        call.admit(Scope.ADMIN)
+        released = await self.release(None if request.oldest else request.window)
+        return convert_admin.released_to_wire(released)
 
     async def status(self) -> ServiceStatus:
         newest = await self._store.newest_windows(self._plan.id, None, WINDOWS_SHOWN)
@@ -161,48 +196,3 @@ def _stopped_text(why: str, sealed: int) -> str:
         return why
     waiting = "1 sealed window waits" if sealed == 1 else f"{sealed} sealed windows wait"
     return f"{why} ({waiting} for the outcome; what was sent is kept until it is taken)"
-
-
-class AdminService:
-    """The methods of Administration, for callers with the scope admin."""
-
-    def __init__(self, administration: Admin) -> None:
-        self._administration = administration
-
-    def add_to(self, methods: Methods) -> Handler:
-        admin = (Scope.ADMIN,)
-        methods.unary("GetStatus", pb.StatusRequest, self.get_status, scopes=admin)
-        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans, scopes=admin)
-        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows, scopes=admin)
-        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger, scopes=admin)
-        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window, scopes=admin)
-        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window, scopes=admin)
-        return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
-
-    async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
-        call.admit(Scope.ADMIN)
-        return convert_admin.status_to_wire(await self._administration.status())
-
-    async def list_plans(self, call: Call, _: pb.ListPlansRequest) -> pb.ListPlansReply:
-        call.admit(Scope.ADMIN)
-        return convert_admin.plans_to_wire(await self._administration.plans())
-
-    async def list_windows(self, call: Call, request: pb.ListWindowsRequest) -> pb.ListWindowsReply:
-        call.admit(Scope.ADMIN)
-        asked = convert_admin.windows_request_from_wire(request)
-        return convert_admin.windows_to_wire(await self._administration.windows(*asked))
-
-    async def get_ledger(self, call: Call, request: pb.GetLedgerRequest) -> pb.GetLedgerReply:
-        call.admit(Scope.ADMIN)
-        asked = convert_admin.ledger_request_from_wire(request)
-        return convert_admin.ledger_to_wire(await self._administration.ledger(*asked))
-
-    async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
-        call.admit(Scope.ADMIN)
-        window = await self._administration.seal(None if request.oldest else request.window)
-        return pb.SealWindowReply(window=window)
-
-    async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
-        call.admit(Scope.ADMIN)
-        released = await self._administration.release(None if request.oldest else request.window)
-        return convert_admin.released_to_wire(released)

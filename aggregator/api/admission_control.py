@@ -82,7 +82,6 @@ class CancellableCall:
             raise self.ended from None
 
     def check(self) -> None:
-        """Raises the error that ended the call, if one did."""
         if self.ended is not None:
             raise self.ended
 
@@ -189,12 +188,7 @@ class SharedConcurrencyLimit:
     While all places are taken, a new call ends the oldest call of the caller with the most of them; a caller is known
     by its address alone. An ended call keeps its place until it is over, and one that waits for its reply to be read is
     not over before that. So while twice as many places are taken, a new call is refused, and the connections of the
-    ended calls that are still there are closed.
-
-    Args:
-        most: The number of places.
-        what: Names the calls in refusals.
-        does_not_read: Closes a connection, soon; given its peer.
+    ended calls that are still there are closed (``does_not_read``, by their peer).
     """
 
     def __init__(self, most: int, what: str, does_not_read: Callable[[str], None]) -> None:
@@ -209,12 +203,9 @@ class SharedConcurrencyLimit:
 
     @contextmanager
     def taken(self, peer: str, caller: str, call: CancellableCall) -> Iterator[None]:
-        """Takes one place for a call, for the duration of the block.
+        """Takes one place for a call, for the duration of the block; another call that needs the place ends it.
 
-        Args:
-            peer: gRPC's name of its connection.
-            caller: Its address, or network.
-            call: Is ended where another call needs the place.
+        ``peer`` is gRPC's name of its connection, ``caller`` its address or network.
 
         Raises:
             RefusedError: No place can be had now.
@@ -270,10 +261,7 @@ class _Caller:
 class RequestAdmission:
     """Admits the calls with one message of one server, and reads the messages.
 
-    Args:
-        most: Calls of all names at once; of one name a quarter.
-        message_bytes_max: Of one message.
-        streams: Where calls are rechecked while their message is awaited.
+    There are ``most`` calls at once, of one name a quarter.
     """
 
     def __init__(self, most: int, message_bytes_max: int, streams: StreamRegistry | None = None) -> None:
@@ -387,11 +375,9 @@ class Malformed:
 def reader(message: type[Q], bytes_max: int, payload: str = "") -> Callable[[bytes], Q | Malformed]:
     """A deserializer that never raises.
 
-    Args:
-        message: What is expected.
-        bytes_max: What is larger is no such message, and is not parsed: a few bytes on the wire (an empty id, say) may
-            take a hundred in memory.
-        payload: The field whose bytes its sender pays for; much more than these is no such message. Empty: any.
+    What is larger than ``bytes_max`` is no message of this kind, and is not parsed: a few bytes on the wire (an empty
+    id, say) may take a hundred in memory. ``payload`` is the field whose bytes its sender pays for; much more than
+    these is no such message. Empty: any.
     """
     parse = message.FromString
 

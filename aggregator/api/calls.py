@@ -91,10 +91,8 @@ _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 class ErrorMapper:
     """Ends calls of one service with the status of their error.
 
-    Args:
-        metrics: Counts refusals by reason.
-        for_operator: Whether callers see errors of the service itself; others get one fixed sentence.
-        guard: Counts failing calls by connection, if given.
+    Errors of the service itself are shown to callers if it is ``for_operator``; others get one fixed sentence.
+    ``guard`` counts failing calls by connection.
     """
 
     def __init__(self, metrics: Metrics, *, for_operator: bool, guard: ConnectionGuard | None = None) -> None:
@@ -171,14 +169,9 @@ _RESET_TURNS: Final = 4  # in which nearly every such reset is heard of
 
 
 class Call(CancellableCall):
-    """One call, and its caller.
+    """One call, and its caller, whom ``authenticator`` names.
 
-    Args:
-        context: Of gRPC.
-        authenticator: Names the caller.
-        limits: Charged with the call, once, when its caller is known; None: no limits.
-        lasts: Whether it is long-lived: one caller may have few of them open.
-        guard: Records the admission, if given.
+    ``limits`` is charged with it, once, when its caller is known; one caller may have few calls open that last.
     """
 
     def __init__(
@@ -250,14 +243,7 @@ class Call(CancellableCall):
 class Methods:
     """The methods of one service, as gRPC takes them.
 
-    Args:
-        service: Its full name.
-        authenticator: Names callers.
-        metrics: Counts refusals by reason.
-        for_operator: As for :class:`ErrorMapper`.
-        limits: How much one caller may call; None: any.
-        incoming: Admits calls, and reads the messages of those that have one; by default its own.
-        guard: Records admissions and failures by connection, if given.
+    ``incoming`` admits calls and reads the messages of those that have one; by default it is this service's own.
     """
 
     def __init__(
@@ -288,14 +274,14 @@ class Methods:
         *,
         bytes_max: int = QUESTION_BYTES_MAX,
         scopes: tuple[Scope, ...] = tuple(Scope),
-        junk: Callable[[str, int], None] | None = None,
+        junk: Callable[[str, int], object] | None = None,
         payload: str = "",
     ) -> None:
         """Adds a method with one request and one reply.
 
         Args:
-            name: Its name.
-            request: Its request.
+            name: As in the protocol.
+            request: The type of its message.
             method: Answers it.
             bytes_max: Of the request: a larger one is refused unread.
             scopes: The caller is admitted for any of these before its message is read.
@@ -392,13 +378,9 @@ class Methods:
                     call.leave()
 
     async def _one(
-        self, caller: str, call: Call, context: Context, junk: Callable[[str, int], None] | None
+        self, caller: str, call: Call, context: Context, junk: Callable[[str, int], object] | None
     ) -> Any:  # Any: a message of the method's type
-        """The message of a call.
-
-        Raises:
-            AggregatorError: There is none; malformed bytes are charged to their sender.
-        """
+        """The message of a call; the bytes of a malformed one are charged to their sender, and raise."""
         try:
             message = await self._incoming.read(caller, call, context)
             if isinstance(message, Malformed):

@@ -12,14 +12,22 @@ itself, which ends after its delta's size / r seconds.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
 from aggregator.api.calls import Call, Handler, Methods
-from aggregator.errors import RETRY_AFTER_MS, RefusedError, overloaded, refused, shutting_down
-from aggregator.ingest.handshake import FEATURES_MAX, VERSIONS_MAX, Handshake, check_number
+from aggregator.config import Config
+from aggregator.errors import (
+    RETRY_AFTER_MS,
+    RefusedError,
+    check_plan,
+    common_version,
+    overloaded,
+    refused,
+    shutting_down,
+)
 from aggregator.ingest.inflight import OnAnswer, ReceivedDelta
 from aggregator.ingest.validation import id_in
 from aggregator.model import Scope
@@ -27,11 +35,12 @@ from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import NOT_ITS_SENDERS, RateCharge, SendLimits
 from aggregator.runtime import Runtime, within
 from hushsum.errors import DeltaError, Reason
+from hushsum.plan import Plan
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.convert_chunks import delta_chunk_from_wire
 from hushsum_proto.errors import MalformedMessageError
-from hushsum_proto.messages import CHUNK_BYTES, DeltaChunk
+from hushsum_proto.messages import CHUNK_BYTES, DeltaChunk, Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 
 
@@ -45,31 +54,67 @@ class DeltaReceiver(Protocol):
     def send(self, received: ReceivedDelta, on_answer: OnAnswer) -> None: ...
 
 
+VERSIONS_MAX: Final = 64
+FEATURES_MAX: Final = 64
+
+
+def _check_number(count: int, most: int, what: str) -> None:
+    """Bounds a list of one message, before it is converted.
+
+    Raises:
+        RefusedError: There are more.
+    """
+    if count > most:
+        raise RefusedError(Refusal.of(Reason.TOO_LARGE, f"{count} {what} in one message, expected at most {most}"))
+
+
+class Handshake:
+    """Opens sessions for clients of one plan; each may have ``in_flight_max`` unanswered deltas."""
+
+    def __init__(
+        self, plan: Plan, *, span: Callable[[], Awaitable[tuple[int, int]]], runtime: Runtime, in_flight_max: int
+    ) -> None:
+        self.plan = plan
+        self.in_flight_max = in_flight_max
+        self._span = span  # of the oldest and the newest window that take deltas now
+        self._runtime = runtime
+
+    async def welcome(self, hello: Hello) -> Welcome:
+        """Opens a session.
+
+        Raises:
+            RefusedError: No protocol version in common, or another plan.
+        """
+        version = common_version(hello.protocol_versions)
+        check_plan(hello.plan_id, self.plan)
+        oldest, newest = await self._span()
+        now_ms = self._runtime.now_ms()
+        return Welcome(
+            protocol_version=version,
+            plan_id=self.plan.id,
+            window=self.plan.window.index_at(now_ms),
+            now_ms=now_ms,
+            oldest_window=oldest,
+            newest_window=newest,
+            in_flight_max=self.in_flight_max,
+            delta_bytes_max=self.plan.upload_bytes_max,
+        )
+
+
 Requests = AsyncIterator[pb.SubmitRequest | Malformed]
 
 
 class Session:
     """One client's stream of deltas, and the queue of their answers.
 
-    Args:
-        uploads: Takes the deltas.
-        client_id: Their sender.
-        metrics: Counts messages that are no delta.
-        in_flight_max: Deltas beyond so many unanswered ones are refused as overload, and nothing more is read until
-            that is written: a client that does not read its answers cannot make them pile up.
-        sends: How much one client may send, malformed messages too; None: any.
+    Deltas beyond ``in_flight_max`` unanswered ones are refused as overload, and nothing more is read until that is
+    written: a client that does not read its answers cannot make them pile up.
     """
 
     def __init__(
-        self,
-        uploads: DeltaReceiver,
-        client_id: str,
-        *,
-        metrics: Metrics,
-        in_flight_max: int,
-        sends: SendLimits | None,
+        self, receiver: DeltaReceiver, client_id: str, metrics: Metrics, sends: SendLimits, in_flight_max: int
     ) -> None:
-        self._uploads = uploads
+        self._receiver = receiver
         self._sends = sends
         self._client_id = client_id
         self._metrics = metrics
@@ -126,13 +171,12 @@ class Session:
             else:
                 shuffled = convert.shuffled_from_wire(request) if request.HasField("shuffled") else None
                 received = ReceivedDelta(self._client_id, request.plan_id, request.delta, shuffled)
-                self._uploads.send(received, self._answer)
+                self._receiver.send(received, self._answer)
 
     def _junk(self, size: int) -> Refusal:
         """The refusal of bytes that are no message; they are paid for like a delta."""
         try:
-            if self._sends is not None:
-                self._sends.pay(self._client_id, size)
+            self._sends.pay(self._client_id, size)
         except RefusedError as error:
             return error.refusal
         return Refusal.of(Reason.MALFORMED, "bytes that are no SubmitRequest, expected one")
@@ -167,13 +211,12 @@ class _Upload:
 
     Attributes:
         moved_s: When it had last come further by a chunk's bytes, to the size ``moved``.
-        charge: What its sender has paid for it; None where nothing limits senders.
         received: Its bytes that have arrived.
         held: Those that are booked for it: all, until it gave them up.
     """
 
     moved_s: float
-    charge: RateCharge | None
+    charge: RateCharge
     plan_id: bytes = b""
     head: bytes | None = None
     data: bytearray = field(default_factory=bytearray)
@@ -184,39 +227,30 @@ class _Upload:
 
 
 class LargeDeltas:
-    """The deltas of one plan that come in chunks.
+    """The deltas of one plan that come in chunks; ``receiver`` takes them once they are whole.
 
-    Args:
-        uploads: Takes them once they are whole.
-        runtime: Time.
-        delta_bytes_max: Of one.
-        held_bytes_max: Of all that are under way; at least one fits.
-        metrics: Counts what is refused here; None: it is not counted.
-        sends: How much one client may send; None: any.
-
-    Attributes:
-        held_bytes: Bytes that are held for all that are under way.
+    One has ``delta_bytes_max`` bytes at most, and all that are under way hold ``held_bytes_max`` (at least one fits).
     """
 
     def __init__(
         self,
-        uploads: DeltaReceiver,
-        *,
+        receiver: DeltaReceiver,
         runtime: Runtime,
+        metrics: Metrics,
+        sends: SendLimits,
+        *,
         delta_bytes_max: int,
         held_bytes_max: int,
-        metrics: Metrics | None = None,
-        sends: SendLimits | None = None,
     ) -> None:
-        self._receiver = uploads
+        self._receiver = receiver
         self._runtime = runtime
-        self._delta_bytes_max = delta_bytes_max
-        self._held_bytes_max = max(held_bytes_max, delta_bytes_max)
         self._metrics = metrics
         self._sends = sends
+        self._delta_bytes_max = delta_bytes_max
+        self._held_bytes_max = max(held_bytes_max, delta_bytes_max)
         self._senders: set[str] = set()
         self._uploads: dict[_Upload, None] = {}
-        self.held_bytes = 0
+        self.held_bytes = 0  # for all that are under way
 
     async def submit(self, client_id: str, chunks: Chunks) -> Answer:
         """The answer to one delta, which may refuse it for good.
@@ -227,10 +261,8 @@ class LargeDeltas:
         """
         if client_id in self._senders:
             raise overloaded("another delta of this client is coming in chunks, expected one at a time")
-        charge = None
-        if self._sends is not None:
-            self._sends.check(client_id)  # else it would send all of it to be refused
-            charge = RateCharge(self._sends.rates, client_id)
+        self._sends.check(client_id)  # else it would send all of it to be refused
+        charge = RateCharge(self._sends.rates, client_id)
         self._senders.add(client_id)
         upload = _Upload(self._runtime.monotonic(), charge)
         try:
@@ -247,9 +279,9 @@ class LargeDeltas:
             self.held_bytes -= upload.held
             self._senders.discard(client_id)
 
-    def _refund(self, charge: RateCharge | None, answer: Answer, size: int) -> None:
+    def _refund(self, charge: RateCharge, answer: Answer, size: int) -> None:
         """Gives back what a refusal for the service's own reasons cost."""
-        if charge is None or self._sends is None or answer.refusal is None:
+        if answer.refusal is None:
             return
         if answer.refusal.reason in NOT_ITS_SENDERS:
             charge.give_back()
@@ -260,8 +292,7 @@ class LargeDeltas:
     def _refused(self, upload: _Upload, reason: Reason, detail: str) -> Answer:
         """With the delta's id, where that has arrived: a client takes a refusal without one for a lost connection."""
         answer = refused(None if upload.head is None else id_in(upload.head), Refusal.of(reason, detail))
-        if self._metrics is not None:
-            self._metrics.answered(answer)
+        self._metrics.answered(answer)
         return answer
 
     async def _receive(self, upload: _Upload, chunks: Chunks) -> bytes:
@@ -302,7 +333,7 @@ class LargeDeltas:
         while not upload.gave_up and self.held_bytes + size > self._held_bytes_max:
             slowest = min(self._uploads, key=lambda each: each.moved_s, default=upload)
             if slowest is upload or now_s - slowest.moved_s < _STALLED_S:
-                if upload.charge is not None and upload.moved_s + _STALLED_S > now_s:
+                if upload.moved_s + _STALLED_S > now_s:
                     upload.charge.give_back()
                 raise self._no_room()
             self._give_up(slowest)
@@ -338,8 +369,7 @@ class LargeDeltas:
         except StopAsyncIteration as error:
             detail = f"delta chunk: the last one came after {upload.received} bytes, expected more"
             raise MalformedMessageError(detail) from error
-        if self._sends is not None and upload.charge is not None:
-            self._sends.pay_chunk(upload.charge, message.size if isinstance(message, Malformed) else len(message.data))
+        self._sends.pay_chunk(upload.charge, message.size if isinstance(message, Malformed) else len(message.data))
         if isinstance(message, Malformed):
             raise MalformedMessageError("bytes that are no DeltaChunk, expected one")
         return delta_chunk_from_wire(message)
@@ -357,37 +387,34 @@ _OF_THE_MOMENT = frozenset(
 
 
 class Collection:
-    """Serves clients.
-
-    Args:
-        uploads: Takes deltas.
-        handshake: Opens sessions.
-        large: Takes deltas that come in chunks.
-        runtime: Tasks.
-        metrics: Counts sessions.
-        sessions_max: Streams that may be open.
-        sends: How much one client may send, malformed messages too; None: any.
-    """
+    """The service: passes what clients send to ``receiver``; ``sends`` limits it, malformed messages too."""
 
     def __init__(
         self,
-        uploads: DeltaReceiver,
-        handshake: Handshake,
-        *,
-        large: LargeDeltas,
+        plan: Plan,
+        config: Config,
         runtime: Runtime,
         metrics: Metrics,
-        sessions_max: int,
-        sends: SendLimits | None = None,
+        *,
+        receiver: DeltaReceiver,
+        handshake: Handshake,
+        sends: SendLimits,
     ) -> None:
-        self._sends = sends
-        self._uploads = uploads
+        self._receiver = receiver
         self._handshake = handshake
-        self._large = large
+        self._sends = sends
         self._runtime = runtime
         self._metrics = metrics
-        self._sessions_max = sessions_max
+        self._sessions_max = config.sessions_max
         self._sessions: set[Session] = set()
+        self._large = LargeDeltas(
+            receiver,
+            runtime,
+            metrics,
+            sends,
+            delta_bytes_max=plan.upload_bytes_max,
+            held_bytes_max=config.pending_bytes_max,
+        )
 
     def add_to(self, methods: Methods) -> Handler:
         submit = (Scope.SUBMIT,)
@@ -399,7 +426,7 @@ class Collection:
             self.submit_one,
             bytes_max=methods.message_bytes_max,
             scopes=submit,
-            junk=self._pay_junk,
+            junk=self._sends.pay,
             payload="delta",
         )
         methods.takes(
@@ -412,30 +439,20 @@ class Collection:
         for session in self._sessions:
             session.stop()
 
-    def _pay_junk(self, client_id: str, size: int) -> None:
-        if self._sends is not None:
-            self._sends.pay(client_id, size)
-
     async def hello(self, call: Call, request: pb.HelloRequest) -> pb.HelloReply:
         """Opens a session; the caller is checked, so that a client learns early that it is not known."""
         call.client_id()
-        self._uploads.check_running()
-        check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
-        check_number(len(request.features), FEATURES_MAX, "features")
+        self._receiver.check_running()
+        _check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
+        _check_number(len(request.features), FEATURES_MAX, "features")
         return convert.welcome_to_wire(await self._handshake.welcome(convert.hello_from_wire(request)))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
         client_id = call.client_id()
-        self._uploads.check_running()
+        self._receiver.check_running()
         if len(self._sessions) >= self._sessions_max:
             raise overloaded(f"at most {self._sessions_max} sessions may be open")
-        session = Session(
-            self._uploads,
-            client_id,
-            metrics=self._metrics,
-            in_flight_max=self._handshake.in_flight_max,
-            sends=self._sends,
-        )
+        session = Session(self._receiver, client_id, self._metrics, self._sends, self._handshake.in_flight_max)
         self._sessions.add(session)
         self._metrics.session_opened()
         session.start(requests, self._runtime)
@@ -451,11 +468,13 @@ class Collection:
     async def submit_one(self, call: Call, request: pb.SubmitRequest) -> pb.SubmitReply:
         client_id = call.client_id()
         shuffled = convert.shuffled_from_wire(request)
-        return _reply_of(await self._uploads.submit(ReceivedDelta(client_id, request.plan_id, request.delta, shuffled)))
+        return _reply_of(
+            await self._receiver.submit(ReceivedDelta(client_id, request.plan_id, request.delta, shuffled))
+        )
 
     async def submit_large(self, call: Call, chunks: Chunks) -> pb.SubmitReply:
         client_id = call.client_id()
-        self._uploads.check_running()
+        self._receiver.check_running()
         return _reply_of(await self._large.submit(client_id, chunks))
 
 

@@ -22,7 +22,6 @@ import urllib.parse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,14 +46,6 @@ _FILES_TRIED_MAX: Final = 1 << 16  # where they cannot be listed
 _NETWORK_BITS: Final = 64  # of an IPv6 address: who has one has all addresses of its network
 
 _journal = journal("connections")
-
-
-@dataclass(frozen=True)
-class ConnectionSettings:
-    """The bound on open connections (None: as many as calls), and further options of gRPC."""
-
-    most: int | None = None
-    options: Sequence[tuple[str, int]] = ()
 
 
 class Address(NamedTuple):
@@ -110,7 +101,6 @@ class ConnectionGuard:
         return connection_limits(self._most)
 
     def listens(self, port: int) -> None:
-        """Sets the server's port."""
         self._port = port
 
     def admitted(self, peer: str, name: str) -> None:
@@ -137,7 +127,6 @@ class ConnectionGuard:
             await runtime.sleep(CHECK_S)
 
     async def look(self, runtime: Runtime) -> None:
-        """Checks all connections once."""
         known = [*self._names]
         files = await runtime.blocking(_files)
         is_calm = not self._failing and not self._unread and len(files) < self._most // 2

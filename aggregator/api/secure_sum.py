@@ -5,9 +5,9 @@ from typing import Final
 
 from aggregator.api.admission_control import Malformed
 from aggregator.api.calls import Call, Handler, Methods
-from aggregator.errors import RefusedError, overloaded
+from aggregator.errors import RefusedError
 from aggregator.model import Scope
-from aggregator.rate_limits import SendLimits
+from aggregator.rate_limits import ConcurrencyLimit, SendLimits
 from aggregator.runtime import Runtime, within
 from aggregator.secure.coordinator import CohortCoordinator
 from aggregator.secure.round import CHUNK_BYTES_MAX, Participant
@@ -25,13 +25,10 @@ _Requests = AsyncIterator[pb.RoundRequest | Malformed]
 
 
 class SecureSumService:
-    """Serves clients of secure sums.
+    """Serves clients of secure sums, ``streams_max`` at once.
 
-    Args:
-        sums: Those of the plan; None where its mode is another one: every call is then refused.
-        directory: Of its clients; None where it names none.
-        streams_max: Clients that may be here at once.
-        sends: How fast messages of one client are read; None: at any speed.
+    Every call is refused where there are no ``sums``: the plan's mode is another one. Messages of one client are read
+    as fast as ``sends`` allows.
     """
 
     def __init__(
@@ -41,13 +38,12 @@ class SecureSumService:
         *,
         runtime: Runtime,
         streams_max: int,
-        sends: SendLimits | None = None,
+        sends: SendLimits,
     ) -> None:
         self._sums = sums
         self._directory = b"" if directory is None else directory.to_bytes()
         self._runtime = runtime
-        self._streams_max = streams_max
-        self._streams = 0
+        self._streams = ConcurrencyLimit(streams_max, "clients may take part")
         self._sends = sends
 
     def add_to(self, methods: Methods) -> Handler:
@@ -59,10 +55,7 @@ class SecureSumService:
         """One client's part in a window, or what became of it."""
         client_id = call.client_id()
         sums = self._secure()
-        if self._streams >= self._streams_max:
-            raise overloaded(f"at most {self._streams_max} clients may take part at once")
-        self._streams += 1
-        try:
+        with self._streams.taken():
             enter = await self._entering(requests)
             if enter.spent_round:
                 outcome = await sums.query_result(client_id, enter)
@@ -76,8 +69,6 @@ class SecureSumService:
             finally:
                 reader.cancel()
                 sums.left(participant)
-        finally:
-            self._streams -= 1
 
     async def get_directory(self, call: Call, request: pb.GetDirectoryRequest) -> AsyncIterator[pb.DirectoryChunk]:
         """The canonical bytes of the plan's directory of clients, in parts; none where the plan names none."""
@@ -114,7 +105,7 @@ class SecureSumService:
     async def _read(self, sums: CohortCoordinator, participant: Participant, requests: _Requests) -> None:
         """Hands on a client's requests, one after another: the next is read when the last is handled."""
         async for request in requests:
-            if self._sends is not None and not isinstance(request, Malformed):
+            if not isinstance(request, Malformed):
                 # It is read more slowly, and not refused: its vector may be spent, and others wait for it.
                 await self._sends.pace(participant.client_id, request.ByteSize())
             try:

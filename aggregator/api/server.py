@@ -9,14 +9,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.api.admin import AdminService
+from aggregator.api.admin import Admin
 from aggregator.api.admission_control import (
     GRACE_S,
     QUESTION_BYTES_MAX,
@@ -32,15 +32,18 @@ from aggregator.api.admission_control import (
 )
 from aggregator.api.calls import ErrorMapper, Handler, Methods
 from aggregator.api.collection import Collection
-from aggregator.api.connections import ConnectionGuard, ConnectionSettings, network_of
+from aggregator.api.connections import ConnectionGuard, network_of
 from aggregator.api.secure_sum import SecureSumService
-from aggregator.config import host_and_port
+from aggregator.auth.authenticators import authenticator_of
+from aggregator.auth.tls import connection_options, server_credentials
+from aggregator.config import Config, host_and_port
 from aggregator.errors import ConfigError, RefusedError
 from aggregator.interfaces import Authenticator
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallLimits
+from aggregator.process import connections_max, memory_limit, watch_memory
+from aggregator.rate_limits import call_limits_of, forget_paid
 from aggregator.release.catalog import NotFoundError
-from aggregator.runtime import Runtime
+from aggregator.runtime import Runtime, TaskSupervisor
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.messages import CHUNK_BYTES
@@ -98,7 +101,6 @@ class Probes:
         self._changed = asyncio.Event()
 
     def fail(self) -> None:
-        """Sets that this process cannot go on."""
         self._drains = True
         self._statuses[LIVENESS] = _STATUS.NOT_SERVING
         self.tell(ready=False)
@@ -200,7 +202,7 @@ class Services:
 
     collection: Collection | None
     catalog: Addable | None
-    administration: AdminService | None
+    administration: Admin | None
     secure_sum: SecureSumService | None = None
 
 
@@ -219,56 +221,66 @@ def calls_max(plan: Plan, sessions_max: int) -> int:
 
 
 class Server:
-    """One port. A constructor binds nothing; :meth:`bind` does.
+    """One port with the services of a role. Made by :meth:`bound`.
 
-    Args:
-        plan: Its sizes decide how large a message may be.
-        services: What is served.
-        authenticator: Who calls.
-        metrics: Counts refused calls.
-        sessions_max: How many streams may be open, besides calls of other methods.
-        limits: The rate of one caller's calls; None: unlimited.
-        connections: How many there may be, and their gRPC options; None: as many as calls.
+    Attributes:
+        address: ``host:port``, with the port that was taken.
     """
 
     def __init__(
         self,
         plan: Plan,
-        services: Services,
-        *,
-        authenticator: Authenticator,
+        config: Config,
+        runtime: Runtime,
         metrics: Metrics,
-        sessions_max: int,
-        limits: CallLimits | None = None,
-        connections: ConnectionSettings | None = None,
+        services: Services,
+        authenticator: Authenticator,
     ) -> None:
         self._services = services
         self._authenticator = authenticator
         self._metrics = metrics
-        self._limits = limits
+        self._limits = call_limits_of(config, runtime)
         self._streams = StreamRegistry()
         self._message_bytes_max = _received_bytes_max(plan)
-        most = calls_max(plan, sessions_max)
+        most = calls_max(plan, config.sessions_max)
         self._incoming = RequestAdmission(most, self._message_bytes_max, self._streams)
-        self._connections = ConnectionSettings() if connections is None else connections
-        connections_max = most if self._connections.most is None else self._connections.most
-        self._guard = ConnectionGuard(connections_max, metrics.registry)
+        self._guard = ConnectionGuard(connections_max(most, config), metrics.registry)
         self._probes = Probes(self._streams, metrics, self._guard)
-        self._server: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server
+        self.address = ""
 
-    async def bind(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> str:
-        """Binds ``host:port``; returns the same with the port that was taken. Calls are not answered yet.
+    @classmethod
+    async def bound(
+        cls,
+        plan: Plan,
+        config: Config,
+        runtime: Runtime,
+        metrics: Metrics,
+        services: Services,
+        supervisor: TaskSupervisor,
+    ) -> Self:
+        """A server with its port; it answers once it is started.
 
-        Args:
-            listen: The address.
-            credentials: For TLS; None: plaintext.
+        The supervisor runs the tasks that guard it, and watches this process's memory.
 
         Raises:
-            ConfigError: The address cannot be used.
+            ConfigError: The address, a certificate or the file of tokens cannot be used.
         """
+        authenticator = await authenticator_of(config, runtime, metrics.registry, supervisor)
+        server = cls(plan, config, runtime, metrics, services, authenticator)
+        supervisor.forever("debts of callers", lambda: forget_paid([server._limits.rates], runtime))
+        supervisor.forever("admissions", lambda: server._streams.run(runtime))
+        supervisor.forever("connections", lambda: server._guard.run(runtime))
+        if (limit := memory_limit(config)) is not None:
+            supervisor.watch("memory", lambda: watch_memory(limit, runtime))
+        await server._bind(config, server_credentials(config, runtime.monotonic))
+        return server
+
+    async def _bind(self, config: Config, credentials: grpc.ServerCredentials | None) -> None:
+        listen = config.listen
         # gRPC's own bound on calls counts those that are not admitted: they would use up the share of all others.
         limits = self._guard.begin(await _addresses_of(listen))
-        server = grpc.aio.server(options=[*_options(self._message_bytes_max), *limits, *self._connections.options])
+        server = grpc.aio.server(options=[*_options(self._message_bytes_max), *limits, *connection_options(config)])
         self._probes.add_to(server, self._add_services(server))
         try:
             if credentials is None:
@@ -279,26 +291,15 @@ class Server:
             raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
         self._server = server
         self._guard.listens(port)
-        return f"{listen.rpartition(':')[0]}:{port}"
+        self.address = f"{listen.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:
-        assert self._server is not None, "bound before"
         await self._server.start()
 
-    async def recheck(self, runtime: Runtime) -> None:
-        """Ends open streams soon after their callers are no longer admitted; never returns."""
-        await self._streams.run(runtime)
-
-    async def guard(self, runtime: Runtime) -> None:
-        """Closes connections that are of no use, when there are too many; never returns."""
-        await self._guard.run(runtime)
-
     async def tell(self, *, ready: bool) -> None:
-        """Sets the health of the services here."""
         self._probes.tell(ready=ready)
 
     async def fail(self) -> None:
-        """Sets the health of a process that cannot go on."""
         self._probes.fail()
 
     async def drain(self) -> None:
@@ -309,8 +310,7 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls, and gives open ones so many seconds."""
-        if self._server is not None:
-            await self._server.stop(grace_s)
+        await self._server.stop(grace_s)
 
     def _add_services(self, server: grpc.aio.Server) -> list[str]:
         services: dict[str, Addable | None] = {

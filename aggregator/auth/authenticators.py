@@ -11,11 +11,14 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from prometheus_client import CollectorRegistry
 
-from aggregator.auth.tokens import TokenEntry, TokenFile
+from aggregator.auth.tokens import TokenEntry, TokenFile, TokenMetrics
+from aggregator.config import Config
 from aggregator.errors import ForbiddenError, UnauthenticatedError
+from aggregator.interfaces import Authenticator
 from aggregator.model import Peer, Scope
-from aggregator.runtime import Runtime
+from aggregator.runtime import Runtime, TaskSupervisor
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_from_metadata
@@ -27,13 +30,7 @@ _UNREADABLE: Final = (ValueError, TypeError, x509.InvalidVersion)
 
 
 class CertificateHolder(NamedTuple):
-    """The holder of a certificate.
-
-    Attributes:
-        name: Its common name, a client id.
-        scopes: What its holder may do.
-        expires_ms: It is not valid from then on, ms since 1970.
-    """
+    """The holder of a certificate: its common name, a client id, and until when it is valid (ms since 1970)."""
 
     name: str
     scopes: frozenset[Scope]
@@ -126,12 +123,6 @@ class TokenAuthenticator:
         self._runtime = runtime
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
-        """The token's name.
-
-        Raises:
-            UnauthenticatedError: There is no valid token.
-            ForbiddenError: It has none of the scopes, or the caller declares another name.
-        """
         entry = self._file.table.find(_bearer(peer.metadata), self._runtime.now_ms())
         if entry is None:
             raise UnauthenticatedError(NO_BEARER)
@@ -149,16 +140,28 @@ class CertificateAuthenticator:
         self._runtime = runtime  # a connection may outlive its certificate
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
-        """The certificate's common name.
-
-        Raises:
-            UnauthenticatedError: There is no valid certificate.
-            ForbiddenError: It has none of the scopes, or the caller declares another name.
-        """
         holder = holder_of_pem(peer.certificate)
         if holder is None or self._runtime.now_ms() >= holder.expires_ms:
             raise UnauthenticatedError(NO_HOLDER)
         return _admitted(holder, "certificate", peer, scopes)
+
+
+async def authenticator_of(
+    config: Config, runtime: Runtime, registry: CollectorRegistry, supervisor: TaskSupervisor
+) -> Authenticator:
+    """The configured authenticator; a file of tokens is watched from now on.
+
+    Raises:
+        ConfigError: The file of tokens cannot be read.
+    """
+    if config.authentication == "certificate":
+        return CertificateAuthenticator(runtime)
+    if config.authentication == "declared":
+        return DeclaredNameAuthenticator()
+    assert config.tokens is not None, "required with tokens"
+    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(registry))
+    supervisor.forever("tokens", file.run)
+    return TokenAuthenticator(file, runtime)
 
 
 def _admitted(holder: TokenEntry | CertificateHolder, proof: str, peer: Peer, wanted: Collection[Scope]) -> str:

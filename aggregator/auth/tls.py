@@ -25,13 +25,8 @@ _journal = journal("tls")
 class RenewingTls:
     """The newest files that can be used. gRPC asks for them at each new connection, from threads of its own.
 
-    Open connections keep the certificates that they began with.
-
-    Args:
-        certificate: With its chain (PEM).
-        key: Its private key, which only its owner may read.
-        client_ca: The authority of the clients' certificates; None: clients are asked for none.
-        clock: Monotonic seconds.
+    Open connections keep the certificates that they began with. Clients are asked for a certificate of ``client_ca``;
+    None: for none.
 
     Raises:
         ConfigError: A file cannot be read, others may read the key, or the files do not hold what they should.
@@ -93,11 +88,7 @@ def connection_options(config: Config) -> list[tuple[str, int]]:
 
 
 def server_credentials(config: Config, clock: Callable[[], float]) -> grpc.ServerCredentials | None:
-    """The server's credentials; None: plaintext.
-
-    Raises:
-        ConfigError: A file cannot be used.
-    """
+    """The server's credentials, or None for plaintext; ConfigError: a file cannot be used."""
     if config.tls_cert is None or config.tls_key is None:
         return None
     renewing = RenewingTls(config.tls_cert, config.tls_key, config.tls_client_ca, clock)

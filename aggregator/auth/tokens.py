@@ -56,14 +56,12 @@ class TokenTableError(AggregatorError):
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token, without its secret.
+    """One token, without its secret; times are ms since 1970.
 
     Attributes:
         id: 16 hex digits.
         name: Its owner: the client id of one that submits.
-        scopes: At least one.
         digest: SHA-256 of its secret.
-        made_ms: ms since 1970, whole seconds.
         expires_ms: It is not valid from then on; None: it does not expire.
     """
 
@@ -75,16 +73,11 @@ class TokenEntry:
     expires_ms: int | None = None
 
     def is_good(self, now_ms: int) -> bool:
-        """Whether it has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
 
 
 class TokenTable:
-    """Tokens by id; read-only.
-
-    Raises:
-        TokenTableError: Two have one id.
-    """
+    """Tokens by id; read-only. TokenTableError: two have one id."""
 
     __slots__ = ("_entries",)
 
@@ -113,7 +106,6 @@ class TokenTable:
         return self._entries.get(id)
 
     def changed(self, *, without: Collection[str] = (), with_: Iterable[TokenEntry] = ()) -> "TokenTable":
-        """A table with some ids removed and some entries added."""
         return TokenTable([*(entry for entry in self if entry.id not in without), *with_])
 
     def find(self, text: str, now_ms: int) -> TokenEntry | None:
@@ -344,12 +336,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A new token.
-
-    Attributes:
-        entry: Its line of the table.
-        text: The token itself; it is kept nowhere else.
-    """
+    """A new token: its line of the table, and the token itself, which is kept nowhere else."""
 
     entry: TokenEntry
     text: str = field(repr=False)
@@ -358,14 +345,9 @@ class IssuedToken:
 def issue(
     entropy: Entropy, name: str, scopes: Collection[Scope], *, now_ms: int, expires_ms: int | None = None
 ) -> IssuedToken:
-    """Makes a token.
+    """Makes a token; ``name`` is its owner, and the client id of one that submits.
 
-    Args:
-        entropy: The operating system's.
-        name: Its owner: the client id of one that submits.
-        scopes: At least one.
-        now_ms: When it is made.
-        expires_ms: It is not valid from then on, rounded down to whole seconds; None: it does not expire.
+    It is not valid from ``expires_ms`` on, rounded down to whole seconds; None: it does not expire.
 
     Raises:
         TokenTableError: The name is not a client id, or there is no scope.
@@ -428,13 +410,11 @@ class TokenFile:
         return self._files.value
 
     async def run(self) -> None:
-        """Looks again and again, for ever."""
         while True:
             await self._runtime.sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Reads the file again if it has changed."""
         is_new = await self._runtime.blocking(self._files.refresh)
         self._show()
         if is_new:

@@ -27,13 +27,9 @@ BELIEVED_S: Final = 5.0
 class CollectionBudget:
     """The windows that one process knows to be paid for, or affordable, for :data:`BELIEVED_S`.
 
-    Concurrent questions for one window are one question to the store.
-
-    Args:
-        ask: :meth:`Store.charge_collection` of a local plan, whose windows are charged before their first submission;
-            :meth:`Store.check_collection` of a secure one, whose windows are charged before the first vector is asked
-            for.
-        runtime: Tasks and time.
+    Concurrent questions for one window are one question to the store: :meth:`Store.charge_collection` for a local plan,
+    whose windows are charged before their first submission; :meth:`Store.check_collection` for a secure one, whose
+    windows are charged before the first vector is asked for.
     """
 
     def __init__(self, ask: Callable[[int], Awaitable[None]], runtime: Runtime) -> None:
@@ -44,7 +40,6 @@ class CollectionBudget:
         self._asked: dict[int, asyncio.Future[bool | AggregatorError]] = {}
 
     def is_covered(self, window: int) -> bool:
-        """Whether it is known to be paid for."""
         return self._runtime.monotonic() < self._paid.get(window, -math.inf)
 
     def forget(self) -> None:

@@ -60,19 +60,11 @@ _journal = journal("gateway")
 
 
 class Gateway:
-    """One process's gateway of one plan.
+    """One process's gateway of one plan. It stops ``commits``, the writer of the log, and does not start it.
 
-    Args:
-        plan: What is collected.
-        window_tracker: Which windows take deltas.
-        commits: The writer of the log; the gateway stops it, and does not start it.
-        folds: The folds, in this process or elsewhere.
-        runtime: Tasks and the clock.
-        metrics: Counts every answer.
-        pending_entries_max: Deltas that may be unanswered, or not passed by a fold here; of one client a quarter.
-        policy: Of the plan's trust mode; by default without limits on what a client sends.
-        streams: How many streams each client may use in a window, and has; by default any number.
-        budget: Charges a window before its first append; None where an outcome is charged.
+    ``pending_entries_max`` deltas may be unanswered, or not passed by a fold here; of one client a quarter. By default
+    nothing limits what a client sends (``policy``) and how many streams it uses (``streams``); ``budget`` charges a
+    window before its first append, and is None where an outcome is charged.
     """
 
     def __init__(  # noqa: PLR0913  by name, and each is of another kind
@@ -117,7 +109,6 @@ class Gateway:
     # -------------------------------------------------------------------------------------------------------- received
 
     async def submit(self, received: ReceivedDelta) -> Answer:
-        """The answer to one delta; a caller that goes away takes nothing back."""
         answer = self.begin(received)
         return answer if isinstance(answer, Answer) else await answer
 
@@ -153,11 +144,7 @@ class Gateway:
             await asyncio.wait(self._tasks)
 
     def check_running(self) -> None:
-        """Refuses new work while the service is stopping, and while its store may be older than its log.
-
-        Raises:
-            RefusedError: It is.
-        """
+        """Raises RefusedError while the service is stopping, and while its store may be older than its log."""
         if self._stopping:
             raise RefusedError(errors.shutting_down())
         try:

@@ -57,7 +57,7 @@ OnResult = Callable[[CommitResult | Refusal], None]
 
 @dataclass(frozen=True)
 class CommitLimits:
-    """How much may wait, and how much goes into one group."""
+    """How much may wait, beyond which entries are refused as overload, and how much goes into one group."""
 
     pending_entries_max: int
     pending_bytes_max: int
@@ -89,13 +89,7 @@ class _Pending(NamedTuple, Generic[Item, Outcome]):
 
 
 class GroupWriter(ABC, Generic[Item, Outcome]):
-    """A bounded queue with one writer: what arrives during a commit makes up the next group.
-
-    Args:
-        runtime: Tasks and a clock.
-        limits: How much may wait, and how much goes into one group.
-        name: Of the writer's task.
-    """
+    """A bounded queue with one writer: what arrives during a commit makes up the next group."""
 
     def __init__(self, runtime: Runtime, limits: CommitLimits, name: str) -> None:
         self._runtime = runtime
@@ -172,14 +166,7 @@ class GroupWriter(ABC, Generic[Item, Outcome]):
 class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
     """The one writer of a gateway. It starts with :meth:`start`.
 
-    Args:
-        log: Where entries are appended.
-        window_tracker: Which windows are open; read after each append.
-        runtime: Tasks and a clock.
-        limits: Beyond them, an entry is refused as overload.
-        metrics: Counts groups, their sizes and their failures.
-        shuffle: Draws the order of each group's entries; None: the order of arrival.
-        tracer: Traces each group.
+    The entries of a group are appended in an order that ``shuffle`` draws; None: in the order of arrival.
     """
 
     def __init__(

@@ -26,14 +26,10 @@ OnAnswer = Callable[[Answer], None]
 
 
 class ReceivedDelta(NamedTuple):
-    """A delta as it arrived; nothing of it is validated.
+    """A delta as it arrived; nothing of it is validated but its sender, whom the authenticator names.
 
-    Attributes:
-        client_id: From the authenticator.
-        plan_id: As the envelope names it.
-        data: The packed delta.
-        shuffled: The shuffler's signature, not checked yet.
-        prepaid: What its chunks have paid already.
+    ``plan_id`` is that of its envelope, ``shuffled`` a shuffler's signature, ``prepaid`` what its chunks have paid
+    already.
     """
 
     client_id: str
@@ -84,12 +80,7 @@ def released(reservation: QuotaReservation, answer: Answer) -> Answer:
 
 
 class InflightTable:
-    """The accepted deltas of one gateway.
-
-    Args:
-        folds: Those that a delta with a fold in this process waits for.
-        partitions: P.
-    """
+    """The accepted deltas of one gateway; one whose fold is in this process is here until that has passed it."""
 
     def __init__(self, folds: FoldReader, partitions: int) -> None:
         self._folds = folds
@@ -124,8 +115,7 @@ class InflightTable:
     def appended(self, delta: AcceptedDelta, position: int) -> bool:
         """Keeps it until the fold has passed the position, where that is in this process.
 
-        Returns:
-            Whether :meth:`sweep` is to be begun for its partition.
+        Returns whether :meth:`sweep` is to be begun for its partition.
         """
         if not delta.is_local:
             return False
@@ -170,11 +160,9 @@ class VerdictResolver:
         self._failures = FailureLog(_journal)
 
     async def answer(self, delta: AcceptedDelta, position: int | None) -> Answer:
-        """The fold's verdict, or *unavailable* where there is none in :data:`VERDICT_S`: never an exception.
+        """The fold's verdict on a delta that was appended at ``position`` (None: that was not appended).
 
-        Args:
-            delta: Which.
-            position: Where it was appended; None: it was not.
+        Never an exception: *unavailable* where there is no verdict within :data:`VERDICT_S`.
         """
         try:
             kind, reason = await self.verdict(

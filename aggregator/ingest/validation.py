@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from aggregator.errors import RefusedError, of_fold, wrong_plan
+from aggregator.errors import RefusedError, of_fold, rate_limited, wrong_plan
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.verdicts import RememberedKind
 from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.interfaces import FoldPeek
-from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, reserve_anonymous
+from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateCharge, RateLimits, SendLimits
 from aggregator.runtime import Runtime
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.delta_decoder import reader_of
@@ -84,12 +84,7 @@ class SubmissionPolicy(ABC):
         return [None] * len(deltas)
 
     def parse(self, plan_id: bytes, data: bytes, parsed: ParsedDelta | None) -> ParsedDelta:
-        """The header of a delta of this plan, no larger than one can be.
-
-        Args:
-            plan_id: As the envelope names it.
-            data: The packed delta.
-            parsed: What :meth:`parse_many` says of it.
+        """The header of a delta of this plan; ``parsed`` is what :meth:`parse_many` says of it.
 
         Raises:
             DeltaError: ``too_large``, or as :func:`hushsum.delta.read_header`.
@@ -132,12 +127,7 @@ _partition_of = lru_cache(maxsize=1024)(partition_of)
 
 
 class AttributedDeltas(SubmissionPolicy):
-    """Each delta belongs to the client that sent it.
-
-    Args:
-        plan: What is collected.
-        sends: How many bytes each client may send; None: any.
-    """
+    """Each delta belongs to the client that sent it; ``sends`` limits its bytes."""
 
     def __init__(self, plan: Plan, sends: SendLimits | None = None) -> None:
         super().__init__(plan)
@@ -204,6 +194,26 @@ class SiloDeltas(AttributedDeltas):
             raise RefusedError(of_fold(Reason.SECOND_DELTA, id, self._plan))
 
 
+def reserve_anonymous(
+    received: ReceivedDelta, reports: int, *, rates: RateLimits, sends: SendLimits | None, runtime: Runtime
+) -> QuotaReservation:
+    """Charges a batch of so many reports to its sender; the reservation's owner is nobody.
+
+    Raises:
+        RefusedError: Its sender has to wait; then it has cost nothing.
+    """
+    client_id = received.client_id
+    reservation = QuotaReservation(NOBODY)
+    if sends is not None:
+        reservation = sends.take(client_id, len(received.data), owner=NOBODY, prepaid=received.prepaid)
+    wait_ms = rates.wait_ms(client_id, reports, runtime.monotonic())
+    if wait_ms != 0:
+        reservation.cancel()
+        raise RefusedError(rate_limited(wait_ms))
+    reservation.charges += (RateCharge(rates, client_id, reports),)
+    return reservation
+
+
 _BEFORE_WINDOW: Final = 42  # bytes of a batch: format, plan, stream, a sequence number of 0
 _VARINT_BYTES_MAX: Final = 10
 _GOES_ON: Final = 0x80  # of a byte of a varint that is not its last
@@ -215,12 +225,8 @@ class AnonymousReports(SubmissionPolicy):
     Nothing after :meth:`reserve` knows a client, an address or a time: the entry's time is its window's start. Until
     the answer, the reservation alone knows whose rate a refusal of the service's own is given back to.
 
-    Args:
-        plan: What is collected.
-        limits: How many reports each client may send. A shuffler's batches come from many clients: they are unlimited.
-        shufflers: Whose signature a batch must have; None where the plan has no shuffler.
-        runtime: The clock of the limits.
-        sends: How many bytes each client may send; None: any.
+    ``limits`` is for the reports of each client, ``sends`` for its bytes. Where the plan has a shuffler, ``shufflers``
+    has its key; its batches come from many clients and are unlimited.
     """
 
     def __init__(
@@ -244,7 +250,7 @@ class AnonymousReports(SubmissionPolicy):
         self._sends = sends
 
     def reserve(self, received: ReceivedDelta) -> QuotaReservation:
-        client_id, data = received.client_id, received.data
+        data = received.data
         # What no batch of this plan can be costs nothing to see, and so costs its sender nothing.
         if len(data) > self._plan.upload_bytes_max:
             detail = f"{len(data)} bytes, expected at most {self._plan.upload_bytes_max}"
@@ -255,15 +261,9 @@ class AnonymousReports(SubmissionPolicy):
             return self._reserve_shuffled(self._shufflers, received)
         if received.shuffled is not None:
             raise _unexpected_signature()
-        return reserve_anonymous(
-            client_id,
-            len(data),
-            max(BATCH_COST_MIN, self._report_count(data)),  # validating costs the more, the more reports there are
-            rates=self._limits,
-            sends=self._sends,
-            runtime=self._runtime,
-            prepaid=received.prepaid,
-        )
+        # Validating costs the more, the more reports there are.
+        reports = max(BATCH_COST_MIN, self._report_count(data))
+        return reserve_anonymous(received, reports, rates=self._limits, sends=self._sends, runtime=self._runtime)
 
     def _reserve_shuffled(self, shufflers: Directory, received: ReceivedDelta) -> QuotaReservation:
         reservation = QuotaReservation(NOBODY)
@@ -315,12 +315,7 @@ def submission_policy_of(
 ) -> SubmissionPolicy:
     """The policy of a plan's trust mode.
 
-    Args:
-        plan: What is collected.
-        limits: Of reports; needed where the plan collects them.
-        shufflers: Needed where those come through one.
-        runtime: The clock.
-        sends: How many bytes each client may send; None: any.
+    Plans of reports need ``limits``, and ``shufflers`` if they have a shuffler.
     """
     if plan.privacy.reports is not None:
         assert limits is not None, "anonymous submissions are rate-limited"

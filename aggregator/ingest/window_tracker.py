@@ -21,14 +21,8 @@ class WindowTracker:
     """The windows of one plan by the latest read of the store. It starts with :meth:`load`.
 
     States only move on, so a window that is known not to be open stays so; one that is known as open may no longer be.
-
-    Args:
-        plan: What is collected.
-        store: Where every gateway records which windows it had open.
-        runtime: The clock.
-        skew_ms: How far ahead of this clock a device's may be.
-        first_window: The plan's first window in this store.
-        staleness: Whether the store lags behind the log; None where the folds are here, and it does not.
+    A device's clock may be ``skew_ms`` ahead of this one. ``staleness`` says whether the store lags behind the log;
+    None where the folds are here, and it does not.
     """
 
     def __init__(
@@ -71,11 +65,7 @@ class WindowTracker:
         return window < self.accepted().start if state is None else state not in UNSEALED
 
     def check_store(self) -> None:
-        """Checks that the store is not behind the log.
-
-        Raises:
-            RefusedError: It may be; a probe is under way.
-        """
+        """Raises RefusedError while the store may be behind the log; a probe is under way."""
         if self._staleness is not None:
             self._staleness.check()
 
@@ -113,7 +103,6 @@ class WindowTracker:
             raise RefusedError(Refusal.of(ServiceReason.WINDOW_NOT_OPEN, detail))
 
     async def load(self) -> None:
-        """Reads every state there ever was, once."""
         self._learn(await self._store.windows(self._plan.id))
 
     async def refresh(self, windows: Collection[int] = ()) -> None:

@@ -41,7 +41,6 @@ class ProcessTelemetry:
     """The pages, metrics and traces of one process. They are opened before all its other parts, and closed after them.
 
     Attributes:
-        metrics: What is counted.
         tracer: Where spans go, or nowhere before :meth:`collect`.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         health_page: Where ``/livez`` and ``/readyz`` answer; the same.
@@ -89,12 +88,9 @@ class ProcessTelemetry:
             self.tracer = tracer
 
     def attend(self, server: HealthReporting, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
-        """From now on the server's health service says what the pages say.
+        """From now on the server's health service says what the pages say; the server need not answer yet.
 
-        Args:
-            server: It need not answer yet.
-            failed: Never returns; raises what this process cannot go on after.
-            stack: Ends the task that waits for it.
+        ``failed`` never returns; it raises what this process cannot go on after.
         """
         self._server = server
 
@@ -108,7 +104,6 @@ class ProcessTelemetry:
         self._keep(stack, "health", watch)
 
     def serves(self) -> None:
-        """Calls are answered from now on."""
         self._health.serves = True
 
     async def tell(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
@@ -118,7 +113,6 @@ class ProcessTelemetry:
             await self._server.tell(ready=is_ready)
 
     def drains(self) -> None:
-        """No more calls are answered."""
         self._health.serves = False
 
     async def _step(self) -> None:
@@ -162,7 +156,6 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the process can be used now."""
         return self.is_alive and self.serves and self.answers
 
     async def beat(self) -> None:
@@ -172,7 +165,6 @@ class Health:
             await self._runtime.sleep(BEAT_S)
 
     def answer(self, path: str, _: "Message[str, str]") -> Reply | None:
-        """The pages ``/livez`` and ``/readyz``."""
         if path == "/livez":
             is_well, trouble = self.is_alive, b"stalled\n"
         elif path == "/readyz":
@@ -195,17 +187,10 @@ _journal = journal("service")
 
 
 class ReadinessProbe:
-    """Checks every two seconds whether what this process depends on answers, and reports changes.
+    """Checks every two seconds whether what this process depends on (``what``) answers, and reports changes.
 
-    Args:
-        what: Names what it depends on, for the log.
-        looks: The checks; one that raises has got no answer.
-        runtime: Time.
-        metrics: Shows whether the process is ready.
-        tell: Called with the new state when readiness changes: whether all checks succeeded within the last 15 seconds.
-
-    Attributes:
-        tracer: Gets a span for each failed check.
+    ``tell`` is called with the new state when readiness changes: whether all ``looks`` succeeded within the last 15
+    seconds. Each failed check is a span of ``tracer``.
     """
 
     def __init__(
@@ -229,7 +214,6 @@ class ReadinessProbe:
             await self._runtime.sleep(self._pause_s)
 
     async def look(self) -> None:
-        """Checks once."""
         why = await self._look_once()
         now_s = self._runtime.monotonic()
         if not why:
@@ -279,17 +263,8 @@ class ReadinessProbe:
 class DependencyProbe(ReadinessProbe):
     """Checks log and store, reports how far the folds are, and lets the gateway here take deltas.
 
-    Args:
-        plan_id: The plan.
-        log: Is asked for the ends of some partitions, in turn.
-        store: Is asked how far folds have come.
-        runtime: Time.
-        metrics: As in the base class.
-        tell: As in the base class; a process whose gateway takes no deltas is not ready, either.
-        staleness: What the gateway here waits for; None where there is no gateway, or where the folds are here.
-
-    Attributes:
-        looks: Further checks.
+    The log is asked for the ends of some partitions, in turn. ``staleness`` is what the gateway here waits for, without
+    which the process is not ready; None where there is no gateway, or where the folds are here.
     """
 
     def __init__(

@@ -42,18 +42,14 @@ Answer = Callable[[str, "Message[str, str]"], Reply | None]
 class HttpPage(socketserver.ThreadingTCPServer):
     """Answers GET and HEAD until it is closed. A wrong request gets its status and nothing else.
 
-    Args:
-        setting: The name of the setting, for errors.
-        listen: ``host:port``; port 0 takes any free one.
-        answer: The reply to a path and the request's headers, from any thread; None: there is no such page.
-        clock: Monotonic seconds.
-        tls: Answers over TLS, and only clients that it admits; None: plaintext.
+    ``answer`` is called from any thread with a path and the request's headers; None: there is no such page. With
+    ``tls``, only clients that it admits are answered.
 
     Attributes:
         address: ``listen`` with the port that was taken.
 
     Raises:
-        ConfigError: The address cannot be used.
+        ConfigError: The address cannot be used; the text names ``setting``.
     """
 
     allow_reuse_address = True
@@ -83,7 +79,6 @@ class HttpPage(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Ends all connections and threads, and frees the port."""
         self.shutdown()
         self.server_close()
         self._end_connections(most=0, since_s=0.0)
@@ -188,12 +183,6 @@ class MutualTls:
     New files that cannot be used change nothing, are logged, and are tried again. The scope is required because
     clients of gRPC may have certificates of the same authority.
 
-    Args:
-        certificate: The certificate that is shown, with its chain (PEM).
-        key: Its private key.
-        client_ca: The authority of the clients' certificates.
-        clock: Monotonic seconds.
-
     Raises:
         ConfigError: A file cannot be used.
     """
@@ -203,7 +192,6 @@ class MutualTls:
         self._files = ReloadedFiles(paths, lambda: _context_of(*paths), _log_failure, clock)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
         self._files.refresh()
         return self._files.value
 

@@ -41,9 +41,8 @@ _journal = journal("service")
 class Metrics:
     """The metrics of one process. The Observer of its workers and releaser, whose state changes it logs as well.
 
-    Args:
-        step: By how much positions grow from one log entry to the next, for lags: 1 in a file, 65,536 from one Kafka
-            message (of many entries) to the next.
+    Positions grow by ``step`` from one log entry to the next: by 1 in a file, by 65,536 from one Kafka message (of many
+    entries) to the next.
 
     Attributes:
         registry: Of this service alone, so that two of them in one process share nothing. For a plan of reports it
@@ -100,7 +99,6 @@ class Metrics:
         self._pending = ""  # why something is not erased yet
 
     def plan(self, plan: Plan, role: str) -> None:
-        """Shows the plan that this process collects, and its role."""
         self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
 
     # --------------------------------------------------------------------------------------------------- gateway
@@ -122,13 +120,11 @@ class Metrics:
         self._sessions.dec()
 
     def committed(self, entries: int, size_bytes: int, seconds: float) -> None:
-        """A group of entries is durable."""
         self._group_entries.observe(entries)
         self._appended_bytes.inc(size_bytes)
         self._commit_seconds.observe(seconds)
 
     def appended(self, partition: int, end: int) -> None:
-        """A partition's log ends at ``end`` now."""
         self._ends[partition] = max(end, self._ends.get(partition, 0))
         self._log_end.labels(partition).set(self._ends[partition])
         self._show_lag(partition)
@@ -187,20 +183,16 @@ class Metrics:
             _journal.info("partition goes on", partition=partition)
 
     def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
-        """Whether this process is the plan's releaser now."""
         self._leading.set(leads)
 
     def retried(self, what: str, why: str) -> None:
-        """Something failed for a moment and is tried again."""
         self._retries.labels(what).inc()
         _journal.debug("trying again", what=what, why=why)
 
     def released(self, release: StoredOutcome) -> None:
-        """A release is published."""
         self._published("released", release)
 
     def withheld(self, outcome: StoredOutcome) -> None:
-        """It is published that a window is withheld."""
         self._withheld.labels(outcome.kind).inc()
         self._published("withheld", outcome)
 
@@ -384,13 +376,11 @@ class StoreMetricsCollector:
         self._next_s = dict.fromkeys((self._windows, self._ledger), runtime.monotonic())
 
     async def run(self) -> None:
-        """Reads again and again; never returns."""
         while True:
             await self.look()
             await self._runtime.sleep(max(min(self._next_s.values()) - self._runtime.monotonic(), 0.0))
 
     async def look(self) -> None:
-        """Reads what is due."""
         for read, every_s in ((self._windows, WINDOWS_S), (self._ledger, LEDGER_S)):
             now_s = self._runtime.monotonic()
             if now_s < self._next_s[read]:

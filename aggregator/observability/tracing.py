@@ -47,7 +47,6 @@ class OtelTracer:
 
     @contextmanager
     def span(self, name: str, **attributes: str | float) -> Iterator[Span]:
-        """As :meth:`aggregator.interfaces.Tracer.span`."""
         from opentelemetry.trace import StatusCode
 
         with self._tracer.start_as_current_span(

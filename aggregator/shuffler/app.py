@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aggregator.api.server import Services
+from aggregator.api.collection import Collection, Handshake
+from aggregator.api.server import Server, Services
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import ConfigError
 from aggregator.ingest.group_commit import CommitLimits
-from aggregator.ingest.handshake import Handshake
 from aggregator.logs import journal
 from aggregator.observability.health import ProcessTelemetry, ReadinessProbe
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, plan_file_bytes, signature_of, signing_key_of
 from aggregator.rate_limits import RateLimits, forget_paid, send_limits_of
 from aggregator.runtime import Backoff, Runtime, TaskSupervisor
-from aggregator.serving import bound_server, collection_of
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PlanService, PoolWriter
 from aggregator.shuffler.pool import KeptPlan, ReportsFile, check_plan
@@ -35,14 +34,7 @@ _journal = journal("shuffler")
 
 @dataclass(frozen=True)
 class Shuffler:
-    """A running shuffler.
-
-    Attributes:
-        plan: What it collects.
-        file: Its reports.
-        grpc: Where it listens, ``host:port``.
-        telemetry: Its metrics and health pages.
-    """
+    """A running shuffler; ``grpc`` is where it listens, ``host:port``."""
 
     plan: Plan
     file: ReportsFile
@@ -51,11 +43,7 @@ class Shuffler:
     supervisor: TaskSupervisor
 
     async def failed(self) -> None:
-        """Never returns; raises the error of a task that this process cannot go on without.
-
-        Raises:
-            AggregatorError: A task has ended.
-        """
+        """Never returns; raises the error of a task that this process cannot go on without."""
         await self.supervisor.failed()
 
 
@@ -109,9 +97,10 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         intake.start()
         stack.push_async_callback(intake.finish)
         handshake = Handshake(plan, span=intake.span, runtime=runtime, in_flight_max=config.in_flight_max)
-        collection = collection_of(plan, config, runtime, metrics, receiver=intake, handshake=handshake, sends=sends)
+        collection = Collection(plan, config, runtime, metrics, receiver=intake, handshake=handshake, sends=sends)
         services = Services(collection, PlanService(plan, kept), None)
-        server, grpc = await bound_server(plan, config, runtime, metrics, services, supervisor)
+        server = await Server.bound(plan, config, runtime, metrics, services, supervisor)
+        grpc = server.address
         supervisor.forever("debts of senders", lambda: forget_paid((sends.rates, reports), runtime))
         supervisor.forever("cuts", forwarder.run_closing)
         supervisor.forever("forwarding", forwarder.run_sending)

@@ -63,13 +63,10 @@ class UpstreamError(AggregatorError):
 
 
 class Upstream:
-    """A client of the aggregator. It connects at the first call.
+    """A client of the aggregator at ``host:port``. It connects at the first call.
 
-    Args:
-        target: ``host:port`` of a gateway.
-        key_id: The shuffler's name in the directory, under which it signs and calls; its token has this name, too.
-        credentials: Trusted authorities and this process's proof of identity. The token file is read for each call,
-            certificate files once at the start.
+    ``key_id`` is the shuffler's name in the directory, under which it signs and calls; its token has this name, too.
+    The token file is read for each call, certificate files once at the start.
 
     Raises:
         ConfigError: A file of the credentials cannot be used.
@@ -137,7 +134,6 @@ class ShufflerMetrics:
             self._windows.labels(outcome.value)
 
     def finished(self, outcome: ClosedState) -> None:
-        """Counts a window that was forwarded, dropped or lost."""
         self._windows.labels(outcome.value).inc()
 
     def waiting(self, batches: int) -> None:
@@ -255,7 +251,6 @@ class Forwarder:
         return not left
 
     async def _sent(self, window: int, stream: bytes) -> bool:
-        """Sends a batch; returns whether it has its answer."""
         outgoing, now_s = await self._file.batch(stream), self._runtime.monotonic()
         try:
             answer = await self._upstream.submit(self._plan.id, outgoing)

@@ -23,7 +23,7 @@ from aggregator.errors import (
 )
 from aggregator.ingest.group_commit import CommitLimits, GroupWriter
 from aggregator.ingest.inflight import OnAnswer, ReceivedDelta, released
-from aggregator.ingest.validation import checked_header, id_in
+from aggregator.ingest.validation import checked_header, id_in, reserve_anonymous
 from aggregator.logs import FailureLog, journal
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
@@ -32,7 +32,6 @@ from aggregator.rate_limits import (
     QuotaReservation,
     RateLimits,
     SendLimits,
-    reserve_anonymous,
 )
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import TRANSIENT, Runtime
@@ -144,12 +143,10 @@ class Intake:
         self._stopping = True
 
     async def finish(self) -> None:
-        """Commits and answers the accepted batches, and ends."""
         self._stopping = True
         await self._writer.stop()
 
     def check_running(self) -> None:
-        """Raises RefusedError once this process is stopping."""
         if self._stopping:
             raise RefusedError(shutting_down())
 
@@ -159,7 +156,6 @@ class Intake:
         return windows.start, max(windows.start, windows.stop - 1)
 
     async def submit(self, received: ReceivedDelta) -> Answer:
-        """The answer to one batch."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def on_answer(given: Answer) -> None:
@@ -205,16 +201,8 @@ class Intake:
 
     def _reserve(self, received: ReceivedDelta) -> QuotaReservation:
         """Charges the client's rates by the batch's size, before it is unpacked: a bad one takes as much time."""
-        size = len(received.data)
-        return reserve_anonymous(
-            received.client_id,
-            size,
-            max(BATCH_COST_MIN, (size - _HEADER_BYTES_MIN) // self._width),
-            rates=self._rates,
-            sends=self._sends,
-            runtime=self._runtime,
-            prepaid=received.prepaid,
-        )
+        reports = max(BATCH_COST_MIN, (len(received.data) - _HEADER_BYTES_MIN) // self._width)
+        return reserve_anonymous(received, reports, rates=self._rates, sends=self._sends, runtime=self._runtime)
 
     def _windows(self, closed_through: int | None) -> range:
         now_ms = self._runtime.now_ms()
@@ -233,7 +221,6 @@ class PlanService:
         self._kept = kept
 
     def add_to(self, methods: Methods) -> Handler:
-        """The handlers of every method."""
         read = (Scope.READ,)
         methods.unary("GetPlan", pb.GetPlanRequest, self.get_plan)
         methods.unary("ListReleases", pb.ListReleasesRequest, _no_releases, scopes=read)

@@ -59,9 +59,7 @@ _NONE: Final = "none"
 class SentWatermark:
     """The newest window of which anything may have been sent, in a file of its own; its methods block.
 
-    Args:
-        path: The file.
-        fresh: Whether the reports file is about to be created: then nothing was sent unless this file says so.
+    If the reports file is about to be created (``fresh``), nothing was sent unless this file says so.
 
     Attributes:
         through: That window; None: nothing was sent.
@@ -127,12 +125,7 @@ _KEY_BYTES: Final = 8
 
 @dataclass(frozen=True, eq=False)
 class ReportPool:
-    """A multiset of reports.
-
-    Attributes:
-        values: The distinct reports, ascending; below 2³².
-        counts: How often each occurs; at least once.
-    """
+    """A multiset of reports: the distinct ones, ascending and below 2³², and how often each occurs."""
 
     values: Int64
     counts: Int64
@@ -174,10 +167,7 @@ class ReportPool:
 def sizes_of(total: int, least: int, most: int) -> list[int]:
     """Sizes of the batches of ``total`` reports: as few batches as fit, as equal as possible.
 
-    Args:
-        total: At least ``least``.
-        least: The fewest reports of a batch.
-        most: The most reports of a batch; at least twice ``least``, as in every plan.
+    Each has ``least`` to ``most`` reports; ``total`` is at least ``least``, and ``most`` twice that, as in every plan.
     """
     assert least <= total, "what is smaller is dropped"
     assert 2 * least <= most, "a plan's delta_records_max is at least twice its shuffle_min"
@@ -261,13 +251,9 @@ def newest_due(schedule: Schedule, now_ms: int) -> int:
 
 
 def taken_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, closed_through: int | None) -> range:
-    """The windows that reports are taken for.
+    """The windows that reports are taken for, if a device's clock may run ``skew_ms`` ahead.
 
-    Args:
-        schedule: The plan's windows.
-        now_ms: The shuffler's clock.
-        skew_ms: How far a device's clock may run ahead.
-        closed_through: The newest window that was ever closed: a clock that is set back reopens none.
+    ``closed_through`` is the newest window that was ever closed: a clock that is set back reopens none.
     """
     closed = newest_due(schedule, now_ms) if closed_through is None else closed_through
     return accepted_windows(device_schedule(schedule), now_ms, skew_ms=skew_ms, first_window=closed + 1)
@@ -281,10 +267,8 @@ def is_over(schedule: Schedule, window: int, now_ms: int) -> bool:
 def status_after_close(state: ClosedState | None, *, known: bool, over: bool) -> Status:
     """The answer to a batch of a closed window.
 
-    Args:
-        state: Of the window; None: it is being closed, had no reports, or is erased.
-        known: Whether the batch was taken in time, as far as that is still known.
-        over: :func:`is_over`.
+    ``state`` is None if the window is being closed, had no reports, or is erased; ``known`` says whether the batch was
+    taken in time, as far as that is still known; ``over``: :func:`is_over`.
     """
     if state is ClosedState.DROPPED or (state is None and over):
         return Status.UNKNOWN  # which batches were taken is erased
@@ -309,13 +293,9 @@ def result_for(answer: Answer, *, over: bool) -> ForwardResult:
 
 
 class TakenBatch(NamedTuple):
-    """A batch from a device, without its sender.
+    """A batch from a device, without its sender: its id (``stream``) is 8 random bytes.
 
-    Attributes:
-        window: The window of its reports.
-        stream: The id: 8 random bytes.
-        data: The packed bytes, of which a keyed digest is stored.
-        reports: The unpacked reports.
+    Of the packed bytes (``data``) a keyed digest is stored.
     """
 
     window: int
@@ -410,7 +390,6 @@ class ReportsFile:
         return KeptPlan(*rows[0]) if rows else None
 
     async def keep_plan(self, plan: KeptPlan) -> None:
-        """Binds the file to this plan; it is never changed."""
         await self._database.write(lambda db: db.execute("INSERT INTO plan VALUES (1, ?, ?, ?, ?)", plan))
 
     async def take(self, batches: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
@@ -486,8 +465,6 @@ class ReportsFile:
         await self._erase(fix)
 
     async def drop(self, window: int) -> None:
-        """Erases the reports and the batch ids of a window."""
-
         def drop(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
@@ -530,8 +507,6 @@ class ReportsFile:
         return [(window, ClosedState(state)) for window, state in rows]
 
     async def erase(self, window: int) -> None:
-        """Erases the batch ids and the state of a window."""
-
         def erase(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
             db.execute("DELETE FROM windows WHERE window = ?", (window,))

@@ -20,6 +20,8 @@ from aggregator.errors import LogError, ReceiptsError, RefusedError, StoreError
 from aggregator.fold.deduplication import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.log.entries import PlainMessages, SignedMessages
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import SendLimits
 from aggregator.release.receipts import Receipt, ReceiptsHeader, read_line
 from aggregator.store.schema import pack, unpack
 from hushsum.errors import Reason
@@ -194,7 +196,8 @@ def _in_log(log: Any, data: bytes, which: str) -> Verdict:
 
 
 def _chunks() -> Kit:
-    plan_id, runner, runtime = bytes(32), asyncio.Runner(), SetRuntime()
+    plan_id, runner, runtime, metrics = bytes(32), asyncio.Runner(), SetRuntime(), Metrics()
+    sends = SendLimits(1e12, 10**12, 10**12, runtime)
 
     class Uploads:
         """Takes whatever is whole."""
@@ -214,7 +217,7 @@ def _chunks() -> Kit:
                 yield part
 
         limits: dict[str, Any] = {"delta_bytes_max": 1000, "held_bytes_max": 1500}
-        large, chunks = LargeDeltas(typing.cast("Any", Uploads()), runtime=runtime, **limits), coming()
+        large, chunks = LargeDeltas(typing.cast("Any", Uploads()), runtime, metrics, sends, **limits), coming()
         try:
             answer = await large.submit("alice", chunks)
         finally:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
 
+from aggregator.api.collection import Handshake
 from aggregator.errors import AggregatorError
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
-from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Folds, Log, Observer, Receipts

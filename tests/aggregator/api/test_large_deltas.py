@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from pathlib import Path
+from unittest.mock import ANY
 
 import grpc.aio
 import pytest
@@ -80,12 +81,14 @@ class Site:
 
     def __init__(self, *, delta_bytes_max: int = 10**6, held_bytes_max: int = 2 * 10**6) -> None:
         self.runtime, self.sink, self.metrics = ManualRuntime(), Sink(), Metrics()
+        sends = SendLimits(1e12, 10**12, 10**12, self.runtime)
         self.large = LargeDeltas(
             self.sink,
-            runtime=self.runtime,
+            self.runtime,
+            self.metrics,
+            sends,
             delta_bytes_max=delta_bytes_max,
             held_bytes_max=held_bytes_max,
-            metrics=self.metrics,
         )
 
     def call(self, sender: Sender, client_id: str = "alice") -> "asyncio.Task[Answer]":
@@ -110,7 +113,7 @@ async def test_chunks_become_the_delta_that_they_are_of_and_its_memory_is_free_a
     site, data = Site(), bytes(range(256)) * 3000
     sender = Sender().says(*chunks_of(PLAN_ID, data))
     assert (await site.call(sender)).status is Status.ACKNOWLEDGED
-    assert site.sink.took == [ReceivedDelta("alice", PLAN_ID, data)]
+    assert site.sink.took == [ReceivedDelta("alice", PLAN_ID, data, prepaid=ANY)]
     assert site.large.held_bytes == 0
 
 
@@ -253,7 +256,7 @@ async def test_each_chunk_is_paid_for_as_it_comes_and_the_whole_is_not_paid_for_
     site, data = Site(), bytes(10**6)
     sends = SendLimits(1.0, 1, 10**7, site.runtime)
     site.large = LargeDeltas(
-        site.sink, runtime=site.runtime, delta_bytes_max=10**6, held_bytes_max=2 * 10**6, sends=sends
+        site.sink, site.runtime, site.metrics, sends, delta_bytes_max=10**6, held_bytes_max=2 * 10**6
     )
 
     async def submit(received: ReceivedDelta) -> Answer:
