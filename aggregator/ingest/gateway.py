@@ -177,7 +177,12 @@ class Gateway:
                 reserved.append((received, on_answer, self._policy.reserve(received)))
             except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
                 self._answer(on_answer, self._answer_of(error, received.data))
-        parsed = self._policy.parse_many([received.data for received, _, _ in reserved])
+        parsed: Sequence[ParsedDelta | None]
+        try:
+            parsed = self._policy.parse_many([received.data for received, _, _ in reserved])
+        except Exception as error:  # noqa: BLE001  each is then parsed alone, and fails alone
+            _journal.error("deltas could not be parsed together", exc_info=error)
+            parsed = [None] * len(reserved)
         for (received, on_answer, reservation), header in zip(reserved, parsed, strict=True):
             try:
                 answer = self._accept(received, on_answer, reservation, header)

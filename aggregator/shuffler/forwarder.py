@@ -168,7 +168,7 @@ class Forwarder:
         self._runtime = runtime
         self._metrics = metrics
         self._more = asyncio.Event()
-        self._trouble = FailureLog(_journal)
+        self._failures = FailureLog(_journal)
 
     async def run_closing(self) -> None:
         """Closes windows and erases those that are over, until cancelled."""
@@ -255,15 +255,15 @@ class Forwarder:
         try:
             answer = await self._upstream.submit(self._plan.id, outgoing)
         except UpstreamError as error:
-            self._trouble.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
+            self._failures.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
             return False
         detail = answer.status.value if answer.refusal is None else answer.refusal.detail
         result = result_for(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
         if result is ForwardResult.AGAIN:
-            self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(detail))
+            self._failures.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(detail))
             return False
         if result is ForwardResult.DELIVERED:
-            self._trouble.worked(now_s, "the aggregator takes batches again")
+            self._failures.worked(now_s, "the aggregator takes batches again")
         else:
             _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=detail)
         state = await self._file.answered(window, stream, lost=result is ForwardResult.LOST)

@@ -68,7 +68,7 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         self.file = file
         self._plan = plan
         self._metrics = metrics
-        self._trouble = FailureLog(_journal)
+        self._failures = FailureLog(_journal)
 
     def offer(self, taken: TakenBatch, on_answer: OnAnswer) -> None:
         """Takes a batch for the next group.
@@ -90,10 +90,10 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         except Exception as error:  # noqa: BLE001  whatever the disk reports, every sender gets its answer
             self._metrics.commit_failed()
             passes = isinstance(error, TRANSIENT)
-            self._trouble.failed(self._runtime.monotonic(), "batches cannot be kept", error, passes=passes)
+            self._failures.failed(self._runtime.monotonic(), "batches cannot be kept", error, passes=passes)
             return [unavailable(_id_of(taken), _UNCERTAIN) for taken in group]
         now_s = self._runtime.monotonic()
-        self._trouble.worked(now_s, "batches are kept again")
+        self._failures.worked(now_s, "batches are kept again")
         self._metrics.committed(len(group), sum(len(taken.data) for taken in group), now_s - began)
         return [self._answer(taken, each) for taken, each in zip(group, found, strict=True)]
 

@@ -294,6 +294,20 @@ async def test_an_error_while_one_delta_is_answered_fails_that_delta_alone(
     await world.stop()
 
 
+async def test_deltas_that_cannot_be_parsed_together_are_parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ExactDeltas, deltas: Sequence[bytes]) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ExactDeltas, "parse_many", broken)
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    contributor, answers = Contributor(PLAN, 1), list[Answer]()
+    for data in (contributor.delta()[1], b"junk", contributor.delta()[1]):
+        world.gateway.send(ReceivedDelta("alice", PLAN.id, data), answers.append)
+    await world.runtime.settle()
+    assert [answer.status for answer in answers] == [Status.REFUSED, *[Status.ACKNOWLEDGED] * 2]
+    await world.stop()
+
+
 async def test_what_came_just_before_the_end_is_still_answered() -> None:
     world = await World(PowerLossLog(PARTITIONS)).start()
     answers: list[Answer] = []
