@@ -26,7 +26,7 @@ from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Folds, Log, Tracer
-from aggregator.logs import journal, told
+from aggregator.logs import describe_error, journal
 from aggregator.observability.health import DependencyProbe, ProcessTelemetry
 from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetricsCollector
 from aggregator.observability.tracing import of_commits
@@ -431,6 +431,6 @@ def _log_unawaited(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     """Logs an error that no task awaits; those of connections that were given up are expected."""
     error = context.get("exception")
     if isinstance(error, OSError | EOFError | AggregatorError):
-        _journal.debug("failed after it was given up", kind=type(error).__name__, error=told(error))
+        _journal.debug("failed after it was given up", kind=type(error).__name__, error=describe_error(error))
     else:
         _journal.error(context.get("message", "failed"), exc_info=error)

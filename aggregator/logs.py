@@ -56,7 +56,7 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
         library.handlers = [_OfLibrary()]
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The text of an error that is ours or the system's; of any other error only its type."""
     return str(error) if isinstance(error, HushsumError | OSError) else type(error).__name__
 
@@ -111,7 +111,7 @@ class FailureLog:
         self._last_s, kind = now_s, type(error).__name__
         tell = self._to.debug if kind in self._kinds else self._to.warning if passes else self._to.error
         self._kinds.add(kind)
-        tell(event, error=told(error), kind=kind)
+        tell(event, error=describe_error(error), kind=kind)
 
     def worked(self, now_s: float, event: str) -> None:
         if self._kinds and now_s - self._last_s >= CALM_S:

@@ -14,7 +14,7 @@ from aggregator.errors import AggregatorError, FencedError, LogGapError, Partiti
 from aggregator.fold.fold import Fold
 from aggregator.interfaces import NO_TRACES, Log, Observer, Tracer
 from aggregator.log.entries import admit_all
-from aggregator.logs import journal, told
+from aggregator.logs import describe_error, journal
 from aggregator.model import EntryBatch, PositionedEntry
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, retry, within
 from aggregator.store.store import Store
@@ -369,8 +369,8 @@ class PartitionSupervisor:
             _journal.error("a fold failed", partition=self.partition, exc_info=cause)
         if not self._shared:  # else this process goes on, and the traceback would keep the fold as long
             self._cause = cause
-        self._end(told(cause))
-        self._observer.partition_stopped(self.partition, told(cause))
+        self._end(describe_error(cause))
+        self._observer.partition_stopped(self.partition, describe_error(cause))
         self._failed(self._error())
 
     def _end(self, why: str) -> None:
