@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.shuffler.pool import cut_ms
+from aggregator.shuffler.pool import close_ms
 from hushsum_simulator.demo.local import search, window_to_shuffle
 from hushsum_simulator.errors import SettingsConflictError
 from tests.aggregator.shuffler.shuffled import shuffled_plan
@@ -44,7 +44,7 @@ def test_a_search_that_missed_what_is_surely_there_says_so(tmp_path: Path) -> No
 @pytest.mark.parametrize(("started_s", "spare_s"), ((0.5, 15), (8.0, 48), (60.0, 90)))
 def test_the_fleet_of_a_shuffled_run_has_more_time_where_processes_start_slowly(started_s: float, spare_s: int) -> None:
     plan = shuffled_plan()
-    left_ms = cut_ms(plan.window, window_to_shuffle(plan, NOW_MS, started_s)) - NOW_MS
+    left_ms = close_ms(plan.window, window_to_shuffle(plan, NOW_MS, started_s)) - NOW_MS
     assert spare_s * 1000 <= left_ms < spare_s * 1000 + 10_000
 
 
