@@ -9,8 +9,9 @@ SEED ?= 1
 ENGINE ?= mutation
 SECONDS ?= 600
 MODE ?=
-# Tests of one file stay in one process: they share what is dear to start.
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests of one file stay in one process: they share what is dear to start. One process more than there are cores, and no
+# more than 4: many tests wait for servers that they have started.
+SIDE_BY_SIDE := --numprocesses $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) --dist loadfile --no-loadscope-reorder
 VENV := .venv
 PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9

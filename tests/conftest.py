@@ -1,15 +1,21 @@
 """What every test shares: seeds that are told when a test fails, and real brokers that start when a test asks."""
 
+import contextlib
+import gc
 import hashlib
+import importlib
 import os
 import signal
 from collections.abc import AsyncIterator, Generator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from hushsum import compiled
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
@@ -33,8 +39,25 @@ _BASE = os.environ.get(SEED_VARIABLE, "0")
 #: Set, only the tests that are marked as long run; else all others.
 LONG_VARIABLE = "HUSHSUM_TEST_LONG"
 
+TESTS = Path(__file__).parent
+
+#: Modules whose ``warm_up`` compiles loops. The first takes half of the time.
+LOOPS = (
+    "hushsum.families.lsh.compiled.engine",
+    "aggregator.fold.fold",
+    "hushsum.families.fourier.engine_compiled",
+    "hushsum.families.partition.engine_compiled",
+    "hushsum.noise",
+    "hushsum.local.report_batch_loops",
+    "hushsum.families",
+)
+
 #: Few tests, each of minutes or processes of its own.
 WHOLE_RUNS = ("tests/integration/", "tests/hushsum_simulator/", "tests/benchmarks/")
+
+#: The broker while it runs, and the files with tests that use it.
+BROKER = pytest.StashKey[KafkaBroker]()
+WITH_BROKER = pytest.StashKey[set[Path]]()
 
 
 # Before each test pytest-randomly sets `random` and numpy's global generator to what its seed and the test's name give.
@@ -48,18 +71,73 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Makes this worker's share of what every process would else make anew in a fresh clone.
+
+    That is a minute for compiled loops, which each process of a service needs before it listens, and half of the time
+    that collection takes, for pytest's own compiled modules of tests. What another worker has made is found in the
+    caches. xdist hands out the first test when all workers have collected, so that no test starts before.
+    """
+    worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    gc.disable()
+    if worker is None:
+        return
+    number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    compile_loops(number, workers)
+    if [session.config.rootpath / arg for arg in session.config.args] == [TESTS]:
+        for path in sorted(TESTS.rglob("test_*.py"))[number::workers]:
+            module = path.relative_to(TESTS.parent).with_suffix("").parts
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collection imports it again, and reports it
+                importlib.import_module(".".join(module))
+
+
+def pytest_collection_finish() -> None:
+    """What collection has made stays until the end: the garbage collector need not look through it again and again."""
+    gc.enable()
+    gc.freeze()
+
+
+def compile_loops(number: int, workers: int) -> None:
+    """This worker's share of the compiled loops: the first has one half, the others share the other."""
+    if not compiled.enabled():
+        return
+    if workers == 1:
+        share = LOOPS
+    else:
+        share = LOOPS[1:][number - 1 :: workers - 1] if number else LOOPS[:1]
+    for name in share:
+        importlib.import_module(name).warm_up()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps what belongs to this run; whole runs come first, so that none is left alone at the end.
 
-    pytest-randomly has shuffled them by its seed, the same in every process of xdist; the sort is stable, so that the
-    order of files among the whole runs, and among the others, stays random.
+    Files whose tests use a broker follow each other, so that it need not run for long. pytest-randomly has shuffled the
+    tests by its seed, the same in every process of xdist; the sort is stable, so that the order of files among the
+    whole runs, and among the others, stays random.
     """
     wanted = LONG_VARIABLE in os.environ
     left_out = [item for item in items if (item.get_closest_marker("long") is not None) is not wanted]
     config.hook.pytest_deselected(items=left_out)
     dropped = set(left_out)
-    kept = (item for item in items if item not in dropped)
-    items[:] = sorted(kept, key=lambda item: not item.nodeid.startswith(WHOLE_RUNS))
+    kept = [item for item in items if item not in dropped]
+    with_broker = {item.path for item in kept if "kafka" in getattr(item, "fixturenames", ())}
+    config.stash[WITH_BROKER] = with_broker
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        is_whole, uses_broker = item.nodeid.startswith(WHOLE_RUNS), item.path in with_broker
+        return not is_whole, is_whole == uses_broker
+
+    items[:] = sorted(kept, key=place)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Ends the broker when the last file that uses it is done: waiting, it takes a twentieth of a core."""
+    broker = item.config.stash.get(BROKER, None)
+    if broker is not None and item.path not in item.config.stash[WITH_BROKER]:
+        broker.close()
+        del item.config.stash[BROKER]
 
 
 def pytest_report_header() -> str:
@@ -87,9 +165,10 @@ def repeatable_noise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Generator[KafkaBroker, None, None]:
+def kafka(pytestconfig: pytest.Config) -> Generator[KafkaBroker, None, None]:
     """One real broker for all tests; each takes a prefix of its own (tests.brokers.fresh_prefix)."""
     with running_kafka() as broker:
+        pytestconfig.stash[BROKER] = broker
         yield broker
 
 

@@ -76,6 +76,7 @@ def test_a_process_that_dies_says_of_what_target(tmp_path: Path) -> None:
     assert data[:1] == b"h"
 
 
+@pytest.mark.long
 @needs_atheris
 @pytest.mark.slow
 def test_a_run_prints_the_table_of_its_targets_and_leaves_nothing_where_nothing_was_found(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ async def assert_anonymous(site: Site) -> None:
     assert [each for path in files for each in times_in(path, site.began_ms, now_ms)] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_reports_of_two_gateways_count_once_over_a_worker_that_is_killed_and_are_nobodys(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres

@@ -29,6 +29,7 @@ HELD_S = 0.7
 PATIENCE_S = 180.0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kills_and_pauses_of_every_process_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
@@ -65,6 +66,7 @@ async def every_fault(proxy: TcpProxy) -> None:
     await asyncio.sleep(HELD_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", ["kafka", "postgres"])
 async def test_behind_a_link_that_breaks_in_every_way_nothing_is_lost_or_doubled(
     broken: str,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import pytest
 
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.verdicts import RememberedKind
@@ -230,6 +231,7 @@ async def folded(worker: Aggregator, sums: int) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts_both_once(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:

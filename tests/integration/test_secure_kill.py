@@ -136,6 +136,7 @@ LOST = {"spent": 1, "counted": 0, "lost": 1}
 NONE = {"spent": 0, "counted": 0, "lost": 0}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_devices_killed_before_in_and_after_their_vector_are_out_lost_and_counted(tmp_path: Path) -> None:
     halts = {0: "opened", 1: "sent", 2: SURVIVORS}

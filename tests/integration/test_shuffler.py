@@ -63,6 +63,7 @@ async def published(address: str, window: int) -> Release:
         return Release.from_bytes(b"".join([chunk.data async for chunk in chunks]))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_over_kills_of_the_shuffler_each_report_is_counted_once(tmp_path: Path, rng: np.random.Generator) -> None:
     (tmp_path / "plan.json").write_bytes(PLAN.bundle)

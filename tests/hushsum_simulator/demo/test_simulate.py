@@ -57,6 +57,7 @@ def test_a_run_with_a_kill_loses_nothing_and_leaves_its_files(tmp_path: Path) ->
     assert picture.std() > 0.05  # something is drawn
 
 
+@pytest.mark.long
 def test_unit_client_counts_at_most_its_bound_of_each_client(tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", photograph().values[::300])
     plan = tmp_path / "plan.toml"
@@ -78,6 +79,7 @@ def test_unit_client_counts_at_most_its_bound_of_each_client(tmp_path: Path) -> 
     assert summary["noise_std_error"] == pytest.approx(3 * (2 * 50) ** 0.5, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_labelled_file_is_counted_class_by_class(tmp_path: Path) -> None:
     pixels = photograph().values[::200]
     bright = pixels.sum(axis=1) > 400

@@ -72,6 +72,7 @@ def test_every_report_is_in_the_release_once_over_a_kill(tmp_path: Path, tables:
     assert summary["central_relative_error"] > 0
 
 
+@pytest.mark.long
 def test_silos_leave_noise_beside_the_exact_sum_over_a_kill(tmp_path: Path) -> None:
     summary, printed = ran(tmp_path, SILO, "--clients", "6")
     assert "the plan's noise." in " ".join(printed.split())

@@ -147,6 +147,7 @@ async def planted(settings: DeploymentSettings) -> list[str]:
     return [f"not found: {each}" for each in wanted if not any(each in sentence for sentence in broken)]
 
 
+@pytest.mark.long
 async def test_a_kill_loses_nothing_and_doubles_nothing_and_planted_faults_are_found(tmp_path: Path) -> None:
     settings, violations, summary = await run(tmp_path, {}, kill=True)
     assert violations == []
