@@ -100,14 +100,10 @@ def pytest_collection_finish() -> None:
 
 def compile_loops(number: int, workers: int) -> None:
     """This worker's share of the compiled loops: the first has one half, the others share the other."""
-    if not compiled.enabled():
-        return
-    if workers == 1:
-        share = LOOPS
-    else:
-        share = LOOPS[1:][number - 1 :: workers - 1] if number else LOOPS[:1]
-    for name in share:
-        importlib.import_module(name).warm_up()
+    share = LOOPS[1:][number - 1 :: workers - 1] if number else LOOPS[:1]
+    if compiled.enabled():
+        for name in share:
+            importlib.import_module(name).warm_up()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

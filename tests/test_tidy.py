@@ -212,8 +212,10 @@ def public_classes_of_one_name(files: Iterable[Source]) -> list[Finding]:
     first: dict[tuple[str, str], Source] = {}
     found = []
     for source in files:
+        if source.package not in PACKAGES:
+            continue
         for node in source.tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and source.package in PACKAGES:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 other = first.setdefault((source.package, node.name), source)
                 if other is not source:
                     found.append(source.found(node.lineno, f"{node.name}: {other.path} has a class of this name"))

@@ -220,6 +220,8 @@ def modules_are_named_after_ideas(source: Source) -> Iterator[Finding]:
 
 def events_and_effects_are_no_tuples(source: Source) -> Iterator[Finding]:
     """Two kinds of tuples with the same fields are equal, and a test that expects the one passes with the other."""
+    if "NamedTuple" not in source.text:
+        return  # parsing every test takes seconds
     tuples = {
         node.name: node.lineno
         for node in source.tree.body
@@ -236,10 +238,13 @@ _CODES = r"[A-Z]+[0-9]+(?:,? *[A-Z]+[0-9]+)*"
 _NOQA = re.compile(rf"#\s*(?:ruff:\s*)?noqa(?::\s*(?P<codes>{_CODES}))?(?P<reason>.*)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?:\[(?P<codes>[\w, -]+)\])?(?P<reason>.*)")
 _WHOLE_FILE = re.compile(r"#\s*mypy:|#\s*pyright:|#\s*fmt:\s*off")
+_ANY_OF_THEM = re.compile(r"#.*noqa|#\s*(?:type|mypy|pyright|fmt):", re.IGNORECASE)
 
 
 def suppressions_name_their_rule_and_their_reason(source: Source) -> Iterator[Finding]:
     """`# noqa: CODE  why`, `# type: ignore[code]  # why`: at least three words of why."""
+    if not _ANY_OF_THEM.search(source.text):
+        return  # reading the tokens of every file takes seconds
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type != tokenize.COMMENT:
             continue
