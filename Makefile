@@ -45,10 +45,10 @@ broker: setup ## fetch the Kafka that tests start into .cache, once (Java 17 and
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker ## the whole test suite (ARGS="-k name" runs a part)
+test: setup broker ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
-test-long: setup broker ## the tests that make test leaves out: more kills of real processes (ARGS="-k name" runs a part)
+test-long: setup broker ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
 	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
 fuzz: setup ## a million inputs to every decoder of what others send (N=1000000 SEED=1 ARGS="--target NAME"; ENGINE=coverage SECONDS=600)
