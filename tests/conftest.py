@@ -41,7 +41,7 @@ LONG_VARIABLE = "HUSHSUM_TEST_LONG"
 
 TESTS = Path(__file__).parent
 
-#: Modules whose ``warm_up`` compiles loops. The first takes half of the time.
+#: Modules whose ``warm_up`` compiles loops of their own. The first takes half of the time.
 LOOPS = (
     "hushsum.families.lsh.compiled.engine",
     "aggregator.fold.fold",
@@ -49,7 +49,9 @@ LOOPS = (
     "hushsum.families.partition.engine_compiled",
     "hushsum.noise",
     "hushsum.local.report_batch_loops",
-    "hushsum.families",
+    "hushsum.families.hermite.loops",
+    "hushsum.families.vector_loops",
+    "hushsum.families.lsh.compiled.single_row",
 )
 
 #: Few tests, each of minutes or processes of its own.
