@@ -41,13 +41,11 @@ def left_out(why: str) -> NoReturn:
     pytest.skip(why)
 
 
-@contextmanager
-def running_kafka() -> Generator[KafkaBroker, None, None]:
-    """A broker, or a skipped test."""
+def started_kafka() -> KafkaBroker:
+    """A broker, or a skipped test; whoever asks closes it."""
     if (why := missing_kafka()) is not None:
         left_out(why)
-    with KafkaBroker(JARS) as broker:
-        yield broker
+    return KafkaBroker(JARS).__enter__()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
 from hushsum_simulator.testbed.tcp_proxy import TcpProxy
-from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
+from tests.brokers import ProxiedKafka, ProxiedPostgres, some_postgres, started_kafka
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
 settings.register_profile(
@@ -54,10 +54,10 @@ LOOPS = (
     "hushsum.families.lsh.compiled.single_row",
 )
 
-#: Few tests, each of minutes or processes of its own.
-WHOLE_RUNS = ("tests/integration/", "tests/hushsum_simulator/", "tests/benchmarks/")
+#: Files that take long: few tests, each of minutes or processes of its own, or (the checks of all families) many tests.
+WHOLE_RUNS = ("tests/integration/", "tests/hushsum_simulator/", "tests/benchmarks/", "tests/checks/")
 
-#: The broker while it runs, and the files with tests that use it.
+#: The broker while it runs, and the files with tests that are known to use it.
 BROKER = pytest.StashKey[KafkaBroker]()
 WITH_BROKER = pytest.StashKey[set[Path]]()
 
@@ -131,11 +131,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Ends the broker when the last file that uses it is done: waiting, it takes a twentieth of a core."""
-    broker = item.config.stash.get(BROKER, None)
-    if broker is not None and item.path not in item.config.stash[WITH_BROKER]:
+    """Ends the broker where a file comes that does not use it: waiting, it takes a twentieth of a core."""
+    if item.path not in item.config.stash[WITH_BROKER]:
+        end_broker(item.config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    end_broker(config)
+
+
+def end_broker(config: pytest.Config) -> None:
+    if (broker := config.stash.get(BROKER, None)) is not None:
         broker.close()
-        del item.config.stash[BROKER]
+        del config.stash[BROKER]
 
 
 def pytest_report_header() -> str:
@@ -162,12 +170,14 @@ def repeatable_noise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OsEntropy, "read", lambda _, size: stream.read(size))
 
 
-@pytest.fixture(scope="session")
-def kafka(pytestconfig: pytest.Config) -> Generator[KafkaBroker, None, None]:
-    """One real broker for all tests; each takes a prefix of its own (tests.brokers.fresh_prefix)."""
-    with running_kafka() as broker:
-        pytestconfig.stash[BROKER] = broker
-        yield broker
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> KafkaBroker:
+    """One real broker for tests that follow each other; each takes a prefix of its own (tests.brokers.fresh_prefix)."""
+    stash = request.config.stash
+    stash[WITH_BROKER].add(request.path)
+    if BROKER not in stash:
+        stash[BROKER] = started_kafka()
+    return stash[BROKER]
 
 
 @pytest.fixture(scope="session")
