@@ -24,7 +24,7 @@ from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import DeltaEntry
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog, RecordingObserver
 from tests.plans import small_plan
-from tests.services import NOW_MS, Contributor
+from tests.services import HOUR_MS, NOW_MS, Contributor
 
 PLAN = small_plan(sketch={"rows": 2, "buckets": 8})
 PARTITIONS = 3
@@ -54,14 +54,14 @@ class CountingStore(MemoryStore):
 class World:
     """A gateway and its folds over doubles."""
 
-    def __init__(self, log: PowerLossLog, **limits: int) -> None:
+    def __init__(self, log: PowerLossLog, *, skew_ms: int = 0, **limits: int) -> None:
         self.runtime = ManualRuntime(NOW_MS)
         self.sends = SendLimits(10.0**6, 10**6, 10**6, self.runtime)
         self.log = log
         self.store = CountingStore()
         self.metrics = Metrics()
         window = PLAN.window.index_at(NOW_MS)
-        self.window_tracker = WindowTracker(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
+        self.window_tracker = WindowTracker(PLAN, self.store, self.runtime, skew_ms=skew_ms, first_window=window)
         sizes = {
             "pending_entries_max": 1000,
             "pending_bytes_max": 10**6,
@@ -164,6 +164,34 @@ async def test_one_read_of_the_store_serves_a_group_and_begins_after_its_append(
     for answer in (first, *others):
         assert isinstance(answer, asyncio.Future)
         assert answer.result().status is Status.ACKNOWLEDGED
+    await world.stop()
+
+
+async def test_an_id_in_flight_is_refused_with_other_bytes_and_for_another_window() -> None:
+    log = PowerLossLog(PARTITIONS)
+    world = await World(log, skew_ms=HOUR_MS).start()
+    window = world.window_tracker.first_window
+    log.held = True
+    id, data = Contributor(PLAN, 1, window).delta()
+    first = world.gateway.begin("alice", PLAN.id, data)
+    await world.runtime.settle()
+
+    others = [Contributor(PLAN, 1, window).delta(2)[1], Contributor(PLAN, 1, window + 1).delta()[1]]
+    answers = [world.gateway.begin("alice", PLAN.id, other) for other in others]
+    again = world.gateway.begin("alice", PLAN.id, data)
+
+    assert [
+        (answer.id, answer.refusal and answer.refusal.reason) for answer in answers if isinstance(answer, Answer)
+    ] == [
+        (id, Reason.ID_REUSED),
+        (id, Reason.ID_OF_ANOTHER_WINDOW),
+    ]
+    log.let_go()
+    await world.runtime.settle()
+    for answer in (first, again):
+        assert isinstance(answer, asyncio.Future)
+        assert answer.result().status is Status.ACKNOWLEDGED
+    assert await durable_ids(log) == {("alice", id)}
     await world.stop()
 
 
