@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hushsum.compiled import VARIABLE
 from hushsum.noise import (
     KRR,
     OneBit,
@@ -25,6 +26,7 @@ RATIO = Fraction(5, 2)
 CHOICES: list[Randomiser] = [
     KRR(RATIO, 2),
     KRR(RATIO, 7),
+    KRR(Fraction(41, 20), 3),  # a weight of which 5 % is more than an integer
     *(
         Projective(RATIO, inputs, field)
         for inputs, field in ((3, 2), (7, 2), (9, 2), (4, 3), (13, 3), (14, 3), (31, 5))
@@ -63,8 +65,13 @@ def name_of(choice: Any) -> str:
     return f"{type(choice).__name__}-{choice.inputs}-{getattr(choice, 'field', '')}"
 
 
+@pytest.mark.parametrize("kernels", ["plain", "fast"])
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
-def test_all_integers_together_are_answered_with_the_stated_law(choice: Randomiser) -> None:
+def test_all_integers_together_are_answered_with_the_stated_law(
+    choice: Randomiser, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In NumPy as in compiled loops: a device need not have numba."""
+    monkeypatch.setenv(VARIABLE, kernels)
     for value in (-1, *range(choice.inputs)):
         assert drawn_law(choice, value) == stated_law(choice, value)
 
