@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -334,6 +334,8 @@ async def test_a_store_of_an_older_version_is_not_bound_to_receipts_that_lack_wh
     whole = receipts.read_bytes()
     mistake(receipts)
     await check_stopped(tmp_path, runtime, "has no receipt")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+        assert database.execute("SELECT id FROM receipts").fetchone() == (b"",), "bound to the wrong ones for good"
     receipts.write_bytes(whole)
     async with disk_site(tmp_path, PLAN, runtime) as site:
         assert site.releaser.stopped == ""
