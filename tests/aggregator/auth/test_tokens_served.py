@@ -292,7 +292,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def ended(call: Any) -> tuple[grpc.StatusCode, str]:
     """How a stream ends that was open."""
-    return await call.code(), await call.details()
+    async with asyncio.timeout(60):  # one that the service does not end would be waited for for ever
+        return await call.code(), await call.details()
 
 
 LASTING = ("Collection.Submit", "Collection.SubmitLarge", "Catalogue.WatchReleases")

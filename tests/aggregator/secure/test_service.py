@@ -229,8 +229,9 @@ async def _refusal(stub: Stub, *requests: RoundRequest, client_id: str = "client
 
 
 async def _heard_out(line: Line) -> None:
-    while True:
-        await line.hear()
+    async with asyncio.timeout(60):  # a call that is not refused would be listened to for ever
+        while True:
+            await line.hear()
 
 
 async def test_what_cannot_take_part_is_refused_with_its_reason(tmp_path: Path) -> None:

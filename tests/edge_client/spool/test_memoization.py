@@ -47,6 +47,15 @@ def test_an_event_time_far_behind_counts_its_comings_as_well(spool: ReportSpool)
     assert rows(spool) == [(NOW - 2000, 3), (NOW, 1)]
 
 
+def test_the_key_of_a_record_is_another_one_in_each_spool(tmp_path: Path) -> None:
+    keys = []
+    for name in ("a.db", "b.db"):
+        spool = ReportSpool(tmp_path / name, PLAN)
+        report(spool, NOW)
+        keys += spool.spool.rows("SELECT record FROM memo")
+    assert len(set(keys)) == 2, "else whoever knows a record finds it in a spool"
+
+
 def test_only_the_newest_windows_are_known_and_older_ones_refused(
     spool: ReportSpool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
