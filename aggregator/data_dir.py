@@ -280,7 +280,7 @@ def _digest(path: Path, stamp: _Stamp | None) -> bytes:
         return b""
     try:
         with path.open("rb") as file:
-            return hashlib.sha256(file.read(stamp.size)).digest()
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError:
         return b""
 

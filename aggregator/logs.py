@@ -58,7 +58,8 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
 
 def describe_error(error: BaseException) -> str:
     """The text of an error that is ours or the system's; of any other error only its type."""
-    return str(error) if isinstance(error, HushsumError | OSError) else type(error).__name__
+    text = str(error) if isinstance(error, HushsumError | OSError) else ""
+    return text or type(error).__name__
 
 
 def _without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -82,9 +82,9 @@ def pytest_collection(session: pytest.Session) -> None:
     caches. xdist hands out the first test when all workers have collected, so that no test starts before.
     """
     worker: dict[str, Any] | None = getattr(session.config, "workerinput", None)
-    gc.disable()
     if worker is None:
         return
+    gc.disable()
     number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
     compile_loops(number, workers)
     if [session.config.rootpath / arg for arg in session.config.args] == [TESTS]:

@@ -280,10 +280,15 @@ class Gateway:
         else:
             self._budget_failures.worked(self._runtime.monotonic(), "windows are charged again")
         if answer is None:
-            refusal = self._commit(delta, entry, is_new=is_new)
-            if refusal is None:
-                return
-            answer = refused(delta.id, refusal)
+            try:
+                refusal = self._commit(delta, entry, is_new=is_new)
+            except Exception as error:  # noqa: BLE001  every sender gets its answer
+                _journal.error("a delta could not be handed to the log", exc_info=error)
+                answer = unavailable(delta.id, FAILED)
+            else:
+                if refusal is None:
+                    return
+                answer = refused(delta.id, refusal)
         self._resolve(delta, answer, is_appended=False)
 
     async def _charge(self, budget: CollectionBudget, delta: AcceptedDelta) -> Answer | None:
@@ -318,6 +323,14 @@ class Gateway:
         return refusal
 
     def _committed(self, delta: AcceptedDelta, result: CommitResult | Refusal) -> None:
+        try:
+            self._answer_commit(delta, result)
+        except Exception as error:  # noqa: BLE001  every sender gets its answer
+            _journal.error("what was committed could not be answered", exc_info=error)
+            if delta.answer is None:
+                self._resolve(delta, unavailable(delta.id, FAILED), is_appended=not isinstance(result, Refusal))
+
+    def _answer_commit(self, delta: AcceptedDelta, result: CommitResult | Refusal) -> None:
         if isinstance(result, Refusal):
             self._resolve(delta, refused(delta.id, result), is_appended=False)
             return
@@ -349,8 +362,8 @@ class Gateway:
         delta.on_answer.clear()
 
     def _answer(self, on_answer: OnAnswer, answer: Answer) -> None:
-        self._metrics.answered(answer)
         try:
+            self._metrics.answered(answer)
             on_answer(answer)
         except Exception as error:  # noqa: BLE001  the others still get theirs
             _journal.error("an answer could not be handed to its caller", exc_info=error)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.errors import (
+    FAILED,
     RefusedError,
     check_plan,
     overloaded,
@@ -189,6 +190,9 @@ class Intake:
             answer(refused(id_in(data), Refusal.of(error.reason, error.detail)))
         except RefusedError as error:
             answer(refused(id_in(data), error.refusal))
+        except Exception as error:  # noqa: BLE001  every sender gets its answer
+            _journal.error("a batch of reports could not be taken", exc_info=error)
+            answer(unavailable(id_in(data), FAILED))
 
     def _check(self, plan_id: bytes, data: bytes) -> None:
         """Refuses what can be refused without work, at no cost for the sender; closed windows are left to the file."""

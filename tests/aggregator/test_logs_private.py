@@ -322,7 +322,7 @@ def the_words_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_words_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "told", str)
+    monkeypatch.setattr(journals, "describe_error", str)
 
 
 def a_peer_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

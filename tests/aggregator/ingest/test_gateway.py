@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
-from aggregator.ingest.inflight import ReceivedDelta
+from aggregator.ingest.inflight import InflightTable, ReceivedDelta
 from aggregator.ingest.validation import ExactDeltas
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.model import NewEntry
@@ -167,18 +167,37 @@ async def test_one_read_of_the_store_serves_a_group_and_begins_after_its_append(
     await world.stop()
 
 
+async def test_an_error_after_the_commit_answers_its_delta_and_the_next_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> bool:
+        raise RuntimeError("planted")
+
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    data = Contributor(PLAN, 1).delta()[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(InflightTable, "appended", failing)
+        first = world.gateway.begin(ReceivedDelta("alice", PLAN.id, data))
+        await world.runtime.settle()
+    again = world.gateway.begin(ReceivedDelta("alice", PLAN.id, data))
+    await world.runtime.settle()
+    for given in (first, again):
+        answer = given.result() if isinstance(given, asyncio.Future) else given
+        assert answer.refusal is not None
+        assert (answer.refusal.reason, answer.refusal.retry) == (ServiceReason.UNAVAILABLE, True)
+    await world.stop()
+
+
 async def test_an_id_in_flight_is_refused_with_other_bytes_and_for_another_window() -> None:
     log = PowerLossLog(PARTITIONS)
     world = await World(log, skew_ms=HOUR_MS).start()
     window = world.window_tracker.first_window
     log.held = True
     id, data = Contributor(PLAN, 1, window).delta()
-    first = world.gateway.begin("alice", PLAN.id, data)
+    first = world.gateway.begin(ReceivedDelta("alice", PLAN.id, data))
     await world.runtime.settle()
 
     others = [Contributor(PLAN, 1, window).delta(2)[1], Contributor(PLAN, 1, window + 1).delta()[1]]
-    answers = [world.gateway.begin("alice", PLAN.id, other) for other in others]
-    again = world.gateway.begin("alice", PLAN.id, data)
+    answers = [world.gateway.begin(ReceivedDelta("alice", PLAN.id, other)) for other in others]
+    again = world.gateway.begin(ReceivedDelta("alice", PLAN.id, data))
 
     assert [
         (answer.id, answer.refusal and answer.refusal.reason) for answer in answers if isinstance(answer, Answer)
