@@ -24,5 +24,5 @@ with TemporaryDirectory() as folder, hs.Ledger(Path(folder) / "ledger.db") as le
 
 answer = release.kernel_sum(queries)
 exact = plan.family.kernel(records, queries).sum(axis=0)
-for query, value, (low, high), truth in zip(queries, answer.value, answer.interval(0.95), exact, strict=True):
+for query, value, low, high, truth in zip(queries, answer.value, *answer.interval(0.95), exact, strict=True):
     print(f"at {query}: {value:9.0f}   95 % interval {low:9.0f} to {high:9.0f}   exact {truth:9.0f}")

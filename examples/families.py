@@ -28,7 +28,7 @@ def densities() -> None:
         counted.add(points)
         answer = hs.release(counted).density(queries)
         exact = plan.family.kernel(points, queries).mean(axis=0)
-        for value, (low, high), truth in zip(answer.value, answer.interval(), exact, strict=True):
+        for value, low, high, truth in zip(answer.value, *answer.interval(), exact, strict=True):
             print(f"{plan.family.name:8} {value:7.4f}   95 % interval {low:7.4f} to {high:7.4f}   exact {truth:.4f}")
 
 

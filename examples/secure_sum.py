@@ -101,5 +101,5 @@ queries = np.array([[5.0, 5.0], [6.5, 5.0], [9.0, 9.0]])
 there = np.concatenate([own for name, own in records.items() if name in total.survivors])
 answer = release.kernel_sum(queries)
 exact = plan.family.kernel(there, queries).sum(axis=0)
-for query, value, (low, high), truth in zip(queries, answer.value, answer.interval(0.95), exact, strict=True):
+for query, value, low, high, truth in zip(queries, answer.value, *answer.interval(0.95), exact, strict=True):
     print(f"at {query}: {value:6.0f}   95 % interval {low:6.0f} to {high:6.0f}   exact {truth:6.0f}")

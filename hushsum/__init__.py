@@ -13,20 +13,24 @@ Hash at the edge, add in the middle, noise once, query for ever:
 from hushsum.errors import (
     BudgetError,
     CanonicalError,
+    ClippedRecordsWarning,
     ContributionError,
     DeltaError,
+    DroppedRecordsWarning,
     GuaranteeError,
     HushsumError,
+    HushsumWarning,
     LedgerError,
     MergeError,
     NotBuiltError,
     PlanError,
     PlanMismatchError,
+    PlanWarning,
     Reason,
     RecordError,
     ReleaseError,
 )
-from hushsum.families import Answer
+from hushsum.families import Answer, Interval
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.ledger import Ledger
@@ -39,11 +43,15 @@ __all__ = [
     "Answer",
     "BudgetError",
     "CanonicalError",
+    "ClippedRecordsWarning",
     "ContributionError",
     "DeltaError",
+    "DroppedRecordsWarning",
     "Guarantee",
     "GuaranteeError",
     "HushsumError",
+    "HushsumWarning",
+    "Interval",
     "Ledger",
     "LedgerError",
     "MergeError",
@@ -51,6 +59,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanMismatchError",
+    "PlanWarning",
     "Reason",
     "RecordError",
     "Release",

@@ -1,5 +1,6 @@
 """What a plan collects (``[record]``): the schema of a record, what its columns are called, and the classes."""
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -62,16 +63,18 @@ class Collection:
         return cls(schema, names, units, classes)
 
     def class_indices(self, labels: object, n: int) -> npt.NDArray[np.int64]:
-        """(n,) int64: the class of each record from its label; −1 where a label is missing, unknown or no string.
+        """(n,) int64: the class of each record from its label; −1 where a label is missing, unknown or neither.
 
         Such a record is dropped alone, like any other that cannot be used.
 
         Args:
-            labels: n strings; None, or NaN, for a missing one. None at all, where the plan has no classes.
+            labels: n strings, or integers, which stand for their decimal text; None, or NaN, for a missing one. None at
+                all, where the plan has no classes.
             n: Number of records.
 
         Raises:
-            RecordError: Labels of another number, or none of them a string; labels without classes, or none with them.
+            RecordError: Labels of another number, or none of them a string or an integer; labels without classes, or
+                none with them.
         """
         if not self.classes:
             if labels is not None:
@@ -122,26 +125,27 @@ def by_class(records: Records, classes: npt.NDArray[np.int64]) -> Iterator[tuple
 
 
 def label_list(labels: object) -> list[object]:
-    """Labels as a list of their own; one string is one label.
+    """Labels as a list of their own; one string or integer is one label.
 
-    Strings of a type of their own become plain ones, and None stands for what cannot be read.
+    Strings of a type of their own become plain ones, integers their decimal text, and None stands for what cannot be
+    read.
 
     Raises:
         RecordError: They have no order.
     """
-    if isinstance(labels, str):
-        return [labels]
+    if isinstance(labels, str | int | np.integer):
+        return [_plain(labels)]
     if hasattr(labels, "to_pylist"):  # pyarrow's, whose items are no strings
-        labels = _read(labels)
+        labels = items_of(labels)
     unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
     if unordered or not isinstance(labels, Iterable):
         raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")
-    given = labels.tolist() if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" else list(labels)
+    given = labels.tolist() if isinstance(labels, np.ndarray) and labels.dtype.kind in "Uiu" else list(labels)
     return given if all(type(label) is str for label in given) else [_plain(label) for label in given]
 
 
-def _read(labels: Any) -> list[object]:
-    """The items of pyarrow's labels: at once, or one by one where one of them is no Python value."""
+def items_of(labels: Any) -> list[object]:
+    """The items of an Arrow array; None for one that is no Python value."""
     try:
         return list(labels.to_pylist())
     except _UNREADABLE:
@@ -158,6 +162,8 @@ def _item(label: Any) -> object:
 def _plain(label: object) -> object:
     """A string as its characters, whatever its type compares or hashes by; None of what does not say its type."""
     try:
+        if isinstance(label, int | np.integer) and not isinstance(label, bool):
+            return int.__repr__(operator.index(label))
         return str.__str__(label) if isinstance(label, str) else label
     except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs one record alone
         return None

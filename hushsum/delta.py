@@ -22,6 +22,7 @@ from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
+from hushsum.usable import RecordProblems, read
 
 DELTA_FORMAT: Final = 1
 SEQUENCE_MAX: Final = 2**63 - 1
@@ -121,39 +122,37 @@ def unpack_at_home(data: bytes, plan: Plan) -> Delta:
     return delta
 
 
-def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[Delta | None, int]:
+def encode(
+    plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None
+) -> tuple[Delta | None, RecordProblems]:
     """The delta of records (and their labels, where the plan has classes), on the device.
 
     Returns:
-        The delta (None where no usable record is left), and the number of records that were dropped, each alone (see
-        :meth:`hushsum.Sketch.add`).
+        The delta (None where no usable record is left), and what was wrong with some of the records: each that
+        cannot be used is dropped alone.
 
     Raises:
         RecordError: The array cannot be used at all.
         DeltaError: More records than one delta may hold: split the batch; or ``wrong_mode``, of a plan of reports.
     """
-    accepted, numbers, dropped = _accepted(plan, records, labels)
+    _refuse_reports(plan)
+    usable = read(plan, records, labels)
+    accepted = usable.accepted
     if len(accepted) > plan.delta_records_max:
         raise _too_many(len(accepted), plan)
-    return (_encoded(plan, accepted, numbers, window, id) if len(accepted) else None), dropped
+    delta = _encoded(plan, accepted, usable.numbers, window, id) if len(accepted) else None
+    return delta, usable.problems
 
 
-def encode_all(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[list[Delta], int]:
+def encode_all(
+    plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None
+) -> tuple[list[Delta], RecordProblems]:
     """As :func:`encode`, in as few deltas as the plan's limits allow; all have the one id, for others to replace."""
-    accepted, numbers, dropped = _accepted(plan, records, labels)
-    cuts = [slice(at, at + plan.delta_records_max) for at in range(0, len(accepted), plan.delta_records_max)]
-    return [_encoded(plan, accepted[cut], numbers[cut], window, id) for cut in cuts], dropped
-
-
-def _accepted(plan: Plan, records: Any, labels: object) -> tuple[Records, npt.NDArray[np.int64], int]:
-    """Usable records, the class of each, and the number of those that were dropped."""
     _refuse_reports(plan)
-    accepted, kept = plan.family.accept(records)
-    classes = plan.collection.class_indices(labels, len(kept))
-    known, numbers = classes[kept] >= 0, classes[kept & (classes >= 0)]
-    if not known.all():
-        accepted = accepted[known]
-    return accepted, numbers, int(len(kept) - len(accepted))
+    usable = read(plan, records, labels)
+    accepted, numbers = usable.accepted, usable.numbers
+    cuts = [slice(at, at + plan.delta_records_max) for at in range(0, len(accepted), plan.delta_records_max)]
+    return [_encoded(plan, accepted[cut], numbers[cut], window, id) for cut in cuts], usable.problems
 
 
 def _encoded(plan: Plan, accepted: Records, numbers: npt.NDArray[np.int64], window: int, id: DeltaId) -> Delta:

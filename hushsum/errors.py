@@ -27,6 +27,22 @@ class HushsumError(Exception):
     """The root of every error that Hushsum raises on purpose."""
 
 
+class HushsumWarning(UserWarning):
+    """The root of every warning that Hushsum gives on purpose."""
+
+
+class DroppedRecordsWarning(HushsumWarning):
+    """Records were left out: each alone that cannot be used, or those that are more than a client may add."""
+
+
+class ClippedRecordsWarning(HushsumWarning):
+    """Records lay outside the plan's bounds and were moved to them: how many, and in which columns."""
+
+
+class PlanWarning(HushsumWarning):
+    """A plan that is valid and that its author may not mean: the text says why."""
+
+
 class Missing(enum.Enum):
     """Stands for what came where nothing did."""
 

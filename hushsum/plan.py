@@ -6,10 +6,12 @@ tables) and then travels as its canonical bytes: devices and later starts load t
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from math import prod
+from math import exp, prod
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -18,10 +20,10 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from hushsum import canonical
-from hushsum.canonical import shown
+from hushsum.canonical import real, shown
 from hushsum.collection import Collection
 from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
-from hushsum.errors import CanonicalError, PlanError, RecordError
+from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.accountant import Limits
@@ -39,7 +41,27 @@ BUNDLE_BYTES_MAX: Final = 24 * 2**20
 _PLAN_BYTES_MAX: Final = 4 * 2**20
 _BREAK: Final = b"\n"  # canonical bytes never hold one
 _COUNTERS_MAX: Final = 2**31
+_EPSILON_USUAL: Final = 10
+_SKETCH_BYTES_USUAL: Final = 256 * 2**20
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
+#: Every key of a plan, by its table; which of them a family, a kind of record or a mode uses, is for those to say.
+_KEYS: Final = {
+    table: keys.split()
+    for table, keys in {
+        "": "name record sketch privacy window",
+        "record": "kind dim lower upper universe classes names units",
+        "sketch": "family kernel bandwidth power rows buckets draws seed sobol_sets parameters groups transforms"
+        " minhash exponent fraction_bits order cutoff cells levels form loss radius norm_bound",
+        "sketch.groups": "columns kernel bandwidth power",
+        "sketch.transforms": "kind factor lower upper matrix",
+        "privacy": "mode epsilon delta unit records_per_client total_epsilon total_delta population participation"
+        " min_clients_share mechanism secure local",
+        "privacy.mechanism": "name scale count_scale field clients_scale honest_survivors",
+        "privacy.secure": "cohort dropout corrupt corrupt_clients adversary directory suite cohort_wait pool",
+        "privacy.local": "form randomiser memoise shuffle_min",
+        "window": "epoch length lateness time release min_clients min_reports",
+    }.items()
+}
 
 
 @dataclass(frozen=True, init=False)
@@ -76,7 +98,13 @@ class Plan:
         window: Mapping[str, object] = _EMPTY,
         parameters: Iterable[npt.ArrayLike] | Parameters = (),
     ) -> None:
-        top = Table({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window})
+        self._set({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window}, parameters)
+        for text in self.doubts():
+            warnings.warn(text, PlanWarning, stacklevel=2)
+
+    def _set(self, tables: Mapping[str, object], parameters: Iterable[npt.ArrayLike] | Parameters) -> None:
+        name, top = tables["name"], Table(tables)
+        top.refuse_unknown(_KEYS)
         if not top.text("name"):
             raise PlanError("name", name, "1 to 128 characters")
         arrays = parameters if isinstance(parameters, Parameters) else Parameters.of(parameters)
@@ -102,14 +130,20 @@ class Plan:
     def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
         """A plan from nested tables, as TOML or JSON gave them."""
         top = Table(fields)
-        arguments: dict[str, Any] = {key: top.value(key) for key in ("name", "record", "sketch", "privacy")}
-        arguments["window"] = top.value("window") if top.has("window") else _EMPTY
+        top.refuse_unknown(_KEYS)
+        tables = {key: top.value(key) for key in ("name", "record", "sketch", "privacy")}
+        tables["window"] = top.value("window") if top.has("window") else _EMPTY
         top.finish()
-        return cls(**arguments, parameters=parameters)
+        plan = cls.__new__(cls)
+        plan._set(tables, parameters)  # noqa: SLF001 -- of its own class: a plan that is read is not warned of
+        return plan
 
     @classmethod
     def from_toml(cls, source: str | PathLike[str], parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
         """A plan from a TOML file (a path), or from TOML text (a string with a line break in it).
+
+        Warns:
+            PlanWarning: Of each of :meth:`doubts`.
 
         Raises:
             PlanError: With the key, what came and what was expected.
@@ -119,7 +153,10 @@ class Plan:
             fields = tables_of(text)
         except ValueError as error:
             raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
-        return cls.from_fields(fields, parameters)
+        plan = cls.from_fields(fields, parameters)
+        for text in plan.doubts():
+            warnings.warn(text, PlanWarning, stacklevel=2)
+        return plan
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Plan":
@@ -148,6 +185,39 @@ class Plan:
                 "parameters", f"{len(parameters)} arrays", f"the {len(plan.parameters)} that the plan names"
             )
         return plan
+
+    def doubts(self) -> Iterator[str]:
+        """What its author may not mean, a sentence each: a plan's file is warned of it, a made plan is not."""
+        if self.privacy.epsilon > _EPSILON_USUAL:
+            odds = exp(min(float(self.privacy.epsilon), 700.0))
+            times = f"{odds:,.0f}" if odds < 1e9 else f"{odds:.0e}"
+            yield (
+                f"privacy.epsilon: {numeral(self.privacy.epsilon, up=True)} is above {_EPSILON_USUAL} and promises "
+                f"little: what is published may make a fact about one unit {times} times as likely as before"
+            )
+        if isinstance(self.record, VectorRecords):
+            for key, bandwidth, columns in _bandwidths(self.family.to_fields(), self.record.dim):
+                widest = max(self.record.upper[column] - self.record.lower[column] for column in columns)
+                if bandwidth > widest:
+                    yield (
+                        f"{key}: {numeral(bandwidth, up=True)} is more than any of its columns is wide "
+                        f"({numeral(widest, up=True)} at most): all records look alike"
+                    )
+        if (size := 8 * prod(self.counters_shape)) > _SKETCH_BYTES_USUAL:
+            yield (
+                f"sketch: its counters take {size / 2**20:,.0f} MiB (more than {_SKETCH_BYTES_USUAL >> 20}) wherever a "
+                "window is added up, released or asked; fewer rows or buckets take less"
+            )
+
+    def delta_doubt(self, records: int) -> str:
+        """What its author may not mean by δ, of a window with so many records expected; empty: nothing."""
+        delta = self.privacy.delta
+        if delta * records <= 1:
+            return ""
+        return (
+            f"privacy.delta: {numeral(delta, up=True)} is above 1/{records:,}: a mechanism that publishes one record "
+            "whole with that probability would keep the promise"
+        )
 
     def to_fields(self) -> dict[str, object]:
         """Every key, canonical: what :meth:`to_bytes` encodes."""
@@ -296,3 +366,14 @@ def _refuse_unused(arrays: Parameters, used: Parameters) -> None:
     digest = next(name for name in arrays.arrays if name not in used.arrays)
     named = ", ".join(used.arrays) or "none"
     raise PlanError("parameters", digest, f"arrays alone that the plan names by their digests: {named}")
+
+
+def _bandwidths(fields: Mapping[str, Any], dim: int) -> Iterator[tuple[str, Fraction, Sequence[int]]]:
+    """Keys and values of the bandwidths that are in the unit of the records, and the columns that each is for."""
+    if "transforms" in fields:
+        return
+    for number, group in enumerate(fields.get("groups", ())):
+        if "bandwidth" in group:
+            yield f"sketch.groups[{number}].bandwidth", real(group["bandwidth"]), group["columns"]
+    if "bandwidth" in fields:
+        yield "sketch.bandwidth", real(fields["bandwidth"]), range(dim)

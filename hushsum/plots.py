@@ -150,7 +150,8 @@ def _draw_planes(
         released = _heat_map(axes[0], answer.value, release.plan, view, "released density" + where)
         released.set_norm(_scale(answer.value.min(), answer.value.max()))
         figure.colorbar(released, ax=axes[0], label=label)
-        margin = np.ptp(answer.interval(_CONFIDENCE), axis=1) / 2
+        low, high = answer.interval(_CONFIDENCE)
+        margin = (high - low) / 2
         doubt = _heat_map(axes[1], margin, release.plan, view, "half width of its 95 % interval" + where)
         figure.colorbar(doubt, ax=axes[1], label="the same unit")
         return
@@ -196,8 +197,8 @@ def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View
     points = _line(release.plan, view)
     along = points[:, column]
     answer = release.density(points)
-    band = answer.interval(_CONFIDENCE)
-    axis.fill_between(along, band[:, 0], band[:, 1], color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+    low, high = answer.interval(_CONFIDENCE)
+    axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
     axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label=f"released ({_promise(release)})")
     if exact is not None:
         axis.plot(along, exact(points), color=_EXACT, linewidth=1.4, linestyle=(0, (5, 2)), label="exact")

@@ -8,7 +8,7 @@ TOML is read from files of the user alone; data from a peer is never TOML.
 
 import tomllib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
@@ -139,12 +139,37 @@ class Table:
         Raises:
             PlanError: With the nearest known key where there is one.
         """
+        self._refuse_others(self._asked)
+
+    def _refuse_others(self, known: Collection[str]) -> None:
         for key in self._values:
-            if key not in self._asked:
-                near = get_close_matches(str(key), sorted(self._asked), n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                known = ", ".join(sorted(self._asked))
-                raise PlanError(self.name(str(key)), self._values[key], f"no such key here{hint}; known are {known}")
+            if key not in known:
+                near = get_close_matches(str(key), sorted(known), n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+                raise PlanError(self.name(str(key)), self._values[key], f"no such key here; {hint}")
+
+    def refuse_unknown(self, keys: Mapping[str, Collection[str]]) -> None:
+        """Refuses the first key of this table, and of the tables in it, that is unknown whatever else is written.
+
+        It is called before anything is read, so that a misspelt key is named, and not the one that is missing for it.
+
+        Args:
+            keys: By the full name of a table (of a list of tables without its index), the keys that it may have.
+
+        Raises:
+            PlanError: With the nearest known key where there is one.
+        """
+        self._refuse_others(keys[self._path.split("[")[0]])
+        for key, value in self._values.items():
+            path = self.name(str(key))
+            if path not in keys:
+                continue
+            if isinstance(value, Mapping):
+                Table(value, path).refuse_unknown(keys)
+            elif isinstance(value, Sequence):
+                for index, item in enumerate(value):
+                    if isinstance(item, Mapping):
+                        Table(item, f"{path}[{index}]").refuse_unknown(keys)
 
     def _take(self, key: str, default: object, expected: str) -> object:
         self._asked.add(key)

@@ -10,6 +10,7 @@ It travels beside the plan: in a file, ``plan.json.sig``, and on the wire.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Final, Self
 
@@ -119,7 +120,7 @@ class SignedPlan:
             return None
 
     @classmethod
-    def beside(cls, plan_file: Path, bundle: bytes) -> Self | None:
+    def beside(cls, plan_file: str | PathLike[str], bundle: bytes) -> Self | None:
         """A plan with the signature in the file beside its own; None where there is no such file.
 
         Raises:
@@ -138,9 +139,10 @@ class SignedPlan:
             raise PlanError(f"{path}: {error.key}", error.came, error.expected) from error
 
 
-def signature_file(plan_file: Path) -> Path:
+def signature_file(plan_file: str | PathLike[str]) -> Path:
     """The file of a plan's signature: beside it, as ``plan.json.sig``."""
-    return plan_file.with_name(plan_file.name + SIGNATURE_SUFFIX)
+    file = Path(plan_file)
+    return file.with_name(file.name + SIGNATURE_SUFFIX)
 
 
 def _read(data: bytes) -> dict[str, object]:

@@ -150,14 +150,14 @@ class SigningKey:
         return cls(key.private_bytes_raw())
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """The key of a PEM file that nobody but its owner may read.
 
         Raises:
             KeyFileError: The file cannot be read, others may, or it holds no such key.
         """
         try:
-            with path.open("rb") as file:
+            with Path(path).open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = b"" if mode & (stat.S_IRWXG | stat.S_IRWXO) else file.read(_FILE_BYTES_MAX)
         except OSError as error:
@@ -169,7 +169,7 @@ class SigningKey:
         except KeyFileError as error:
             raise KeyFileError(f"{path}: {error}") from error
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a new PEM file that nobody else may read.
 
         Raises:

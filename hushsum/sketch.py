@@ -1,6 +1,7 @@
 """A sketch: a plan and its integer counters. Records are added, sketches of one plan are merged."""
 
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice
@@ -15,6 +16,8 @@ from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError
 from hushsum.families import Increments, Records
 from hushsum.plan import Plan
+from hushsum.tables import Columns, read_table
+from hushsum.usable import read
 
 Counters = npt.NDArray[np.int64]
 ClientId = str | bytes | int
@@ -59,26 +62,45 @@ class Sketch:
         """The exact number of records."""
         return int(self.counts.sum()) // self.plan.privacy.mechanism.count_scale
 
-    def add(self, records: Any, clients: Iterable[ClientId] | None = None, labels: object = None) -> int:
-        """Adds records: all usable ones of the array, or none.
+    def add(
+        self,
+        records: Any,
+        clients: Iterable[ClientId] | None = None,
+        labels: object = None,
+        *,
+        columns: Columns | None = None,
+        by_position: bool = False,
+    ) -> Self:
+        """Adds records: all usable ones of the array, or none. Additions chain: ``Sketch(plan).add(a).add(b)``.
+
+        A record that cannot be used is dropped alone: for a NaN or an infinity, for an empty set, for a label that the
+        plan does not have.
 
         A batch with more records of one client than the bound is refused whole. Who goes on without it lets one client
         decide about the others of that batch, which no guarantee covers: cut batches by client, or drop what exceeds
-        the bound, before they come here.
+        the bound, before they come here. Where a batch is of one client alone, the same holds of a batch without a
+        usable record: catch its error, and go on.
 
         Args:
             records: (n, d); float64, float32, integers or booleans, clipped to the plan's bounds. Sets: a list of n
-                integer arrays, or a scipy CSR matrix. Each row of a list is read by itself.
+                sets or integer arrays, or a scipy CSR matrix. Each row of a list is read by itself. A data frame, an
+                Arrow table, a list of dicts or the path of a CSV, Parquet or ``.npy`` file: by the plan's names.
             clients: For unit ``client``: n client ids, one a record, all strings, all bytes or all integers; the
-                contribution bound holds over all additions.
-            labels: For a plan with classes: n strings, one a record.
+                contribution bound holds over all additions. Of a table, also the name of a column.
+            labels: For a plan with classes: n strings or integers, one a record. Of a table, also the name of a column.
+            columns: Of a table: the columns to take, or by the plan's names those of the table.
+            by_position: Take a table's columns in their order, whatever they are called.
 
         Returns:
-            The number of records that were dropped, each alone: for a NaN or an infinity, for an empty or unsorted
-            set, for a label that the plan does not have.
+            This sketch.
+
+        Warns:
+            DroppedRecordsWarning: Some records were dropped: how many, and why.
+            ClippedRecordsWarning: Some lay outside the plan's bounds: how many, and in which columns.
 
         Raises:
-            RecordError: An array of another type or dimension, or ids or labels of another number.
+            RecordError: An array of another type or dimension, ids or labels of another number, or no record of these
+                can be used. Of a table, a column that is missing, one too many, or without numbers.
             ContributionError: A client exceeds the plan's ``records_per_client``. Nothing is added.
             GuaranteeError: The plan's records become reports: nobody has counters of records.
         """
@@ -86,13 +108,15 @@ class Sketch:
             raise GuaranteeError(
                 f"plan {self.plan.name!r} counts randomised reports, which hushsum.local makes of records"
             )
-        family = self.plan.family
-        accepted, kept = family.accept(records)
-        classes = self.plan.collection.class_indices(labels, len(kept))
-        if (classes < 0).any():
-            accepted, kept = accepted[classes[kept] >= 0], kept & (classes >= 0)
-        contributions, numbers = self._bounded(clients, kept), classes[kept]
-        added, sparse = self._hashed(accepted, numbers)
+        table = read_table(self.plan, records, labels=labels, clients=clients, columns=columns, by_position=by_position)
+        usable = read(self.plan, table.records, table.labels)
+        problems, numbers = usable.problems, usable.numbers
+        contributions = self._bounded(table.clients, usable.kept)
+        if problems.records and problems.dropped == problems.records:
+            raise RecordError(f"records: none of {problems.records} can be used: {problems.reasons}")
+        for warning in problems.warnings():  # before anything changes: where a warning is an error, nothing was added
+            warnings.warn(warning, stacklevel=2)
+        added, sparse = self._hashed(usable.accepted, numbers)
         # In this order an interruption between two lines may cost the client some of its bound, and never passes it.
         self._contributions += contributions
         self._parts[self._own] = self._parts.get(self._own, 0) + 1
@@ -100,7 +124,7 @@ class Sketch:
             self.counters[index] += counters
         self.counters[np.unravel_index(sparse.indices, self.counters.shape)] += sparse.values
         self.counts += np.bincount(numbers, minlength=len(self.counts)) * self.plan.privacy.mechanism.count_scale
-        return int(len(kept) - len(accepted))
+        return self
 
     def _hashed(self, accepted: Records, numbers: Counters) -> tuple[dict[int, Counters], Increments]:
         """What records of these classes add: to whole classes, and where that is little, to single counters of all."""

@@ -70,7 +70,7 @@ async def good_client(name: str, address: str, token: Path, folder: Path, until_
     rng, runtime = np.random.default_rng(hash(name) % 2**32), SystemRuntime()
     while time.monotonic() < until_s:
         leave_s = min(time.monotonic() + _STAY_S * rng.uniform(0.5, 1.5), until_s)
-        credentials = Credentials(token=token)
+        credentials = Credentials(token_file=token)
         try:
             async with EdgeClient(
                 address, client_id=name, spool=folder / f"{name}.db", runtime=runtime, credentials=credentials

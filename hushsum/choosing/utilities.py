@@ -13,6 +13,7 @@ less than 1/8192, are not lost.
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -20,9 +21,11 @@ import numpy.typing as npt
 
 from hushsum.errors import RecordError
 from hushsum.families import Family, SetRecords
+from hushsum.families.sets import Sets
 from hushsum.families.vectors import readable
 from hushsum.plan import Plan
 from hushsum.sketch import ClientId, client_ids
+from hushsum.tables import read_table
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -52,10 +55,15 @@ def usable_records(plan: Plan, records: Any, clients: Iterable[Any] | None) -> U
         RecordError: An array of records of another type or dimension; ids of another number, of two types, or one that
             is none: whatever the records are.
     """
-    _, kept = plan.family.accept(records)
-    numbers = _within_bound(plan.privacy.records_per_client, clients, kept)
+    table = read_table(plan, records, clients=clients)
+    records = table.records
+    accepted, kept = plan.family.accept(records)
+    numbers = _within_bound(plan.privacy.records_per_client, table.clients, kept)
     if isinstance(plan.record, SetRecords):
-        return _sets(records, numbers)
+        some = accepted[(np.cumsum(kept) - 1)[numbers]]
+        assert isinstance(some, Sets), "a family of sets accepts sets"
+        ids = some.ids.astype(np.int64)
+        return [ids[start:end] for start, end in pairwise(some.starts.tolist())]
     return np.asarray(readable(records, plan.vectors.dim)[numbers], np.float64)
 
 
@@ -110,10 +118,10 @@ def _dither(record: npt.NDArray[Any]) -> float:
     return int.from_bytes(blake2b(record.tobytes(), digest_size=8).digest(), "big") / 2**64 - 0.5
 
 
-def _within_bound(bound: int | None, clients: Iterable[Any] | None, kept: npt.NDArray[np.bool_]) -> list[int]:
+def _within_bound(bound: int | None, clients: Iterable[Any] | None, kept: npt.NDArray[np.bool_]) -> Integers:
     """The numbers of the kept records, of each client the first ``bound``."""
     if bound is None:
-        return [int(number) for number in np.flatnonzero(kept)]
+        return np.flatnonzero(kept)
     ids = client_ids(clients, len(kept))
     counted: Counter[ClientId] = Counter()
     numbers = []
@@ -121,12 +129,4 @@ def _within_bound(bound: int | None, clients: Iterable[Any] | None, kept: npt.ND
         counted[ids[number]] += 1
         if counted[ids[number]] <= bound:
             numbers.append(number)
-    return numbers
-
-
-def _sets(records: Any, numbers: list[int]) -> list[Integers]:
-    if hasattr(records, "indptr"):
-        starts, ids = records.indptr, records.indices
-        return [np.asarray(ids[starts[number] : starts[number + 1]], np.int64) for number in numbers]
-    records = records.to_pylist() if hasattr(records, "to_pylist") else records
-    return [np.asarray(records[number], np.int64) for number in numbers]
+    return np.array(numbers, np.int64)

@@ -6,7 +6,7 @@ validates with it.
 """
 
 from hushsum import compiled
-from hushsum.families.base import Answer, Family, Increments, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum.families.base import Answer, Family, Increments, Interval, Records, RecordSchema, SetRecords, VectorRecords
 from hushsum.families.fourier import Fourier
 from hushsum.families.hashed import Hashed
 from hushsum.families.hermite import Hermite
@@ -27,6 +27,7 @@ __all__ = [
     "Family",
     "Hashed",
     "Increments",
+    "Interval",
     "RecordSchema",
     "Records",
     "SetRecords",

@@ -8,7 +8,7 @@ counters).
 import math
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,18 @@ class Increments:
     values: npt.NDArray[np.int64]
 
 
+class Interval(NamedTuple):
+    """The ends of the intervals of m answers: ``low, high = answer.interval()``.
+
+    Attributes:
+        low: (m,) float64.
+        high: (m,) float64.
+    """
+
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """Estimates of a kernel sum at m queries.
@@ -100,10 +112,10 @@ class Answer:
     degrees: int | None = None
     bias: npt.NDArray[np.float64] | None = None
 
-    def interval(self, confidence: float = 0.95) -> npt.NDArray[np.float64]:
-        """(m, 2) float64: lower and upper ends of the interval at this confidence, in (0, 1).
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """The lower and the upper ends, (m,) each, of the intervals at this confidence, in (0, 1).
 
-        It is wider by ``bias`` on both sides where there is one.
+        They are wider by ``bias`` on both sides where there is one.
         """
         from statistics import NormalDist
 
@@ -112,7 +124,7 @@ class Answer:
         level = 0.5 + confidence / 2
         reach = NormalDist().inv_cdf(level) if self.degrees is None else student_t_quantile(level, self.degrees)
         half = reach * self.std_error + (0.0 if self.bias is None else self.bias)
-        return np.stack([self.value - half, self.value + half], axis=1)
+        return Interval(self.value - half, self.value + half)
 
     def over(self, total: float) -> "Answer":
         """The same divided by a number above 0."""

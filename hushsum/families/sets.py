@@ -73,18 +73,19 @@ class Universe:
     def accept(self, records: Any) -> tuple[Sets, Bools]:
         """Usable sets, and the mask (n,) of those that were kept.
 
-        A set that is empty, unsorted, has an id twice or one outside the universe, or is no set of integers, is dropped
-        alone, and so is a row of a CSR matrix that stores a zero: nobody can tell whether its id is meant. The ids of a
-        CSR matrix with 32-bit indices are not copied where all sets are kept.
+        The ids of a set may be in any order, and one that stands twice is in it once. A set that is empty, has an id
+        outside the universe, or is no set of integers, is dropped alone, and so is a row of a CSR matrix that stores a
+        zero: nobody can tell whether its id is meant. The ids of a CSR matrix with 32-bit indices are not copied where
+        they are sorted and all sets are kept.
 
         Args:
-            records: A list or an array of objects, of n integer arrays of one axis, a pyarrow array of lists, or an
-                (n, universe) scipy CSR matrix whose stored entries are the ids.
+            records: A list or an array of objects, of n sets or integer arrays of one axis, a pyarrow array of lists,
+                or an (n, universe) scipy CSR matrix whose stored entries are the ids.
 
         Raises:
             RecordError: Neither, or a CSR matrix of another width or type. What the items of a list are never raises.
         """
-        starts, ids = self._read(records, "records")
+        starts, ids = _sorted(*self._read(records, "records"))
         kept = self._usable(starts, ids)
         if not kept.all():
             starts, ids = _masked(starts, ids, kept)
@@ -96,10 +97,10 @@ class Universe:
         Raises:
             RecordError: As for :meth:`accept`, and for a set that cannot be used.
         """
-        starts, ids = self._read(queries, "queries")
+        starts, ids = _sorted(*self._read(queries, "queries"))
         bad = np.flatnonzero(~self._usable(starts, ids))
         if len(bad):
-            expected = f"a non-empty set of ids from 0 to {self.size - 1}, sorted, each once"
+            expected = f"a non-empty set of ids from 0 to {self.size - 1}"
             raise RecordError(f"queries: number {bad[0]} cannot be used, expected {expected}")
         return Sets(starts, _words(ids))
 
@@ -117,9 +118,7 @@ class Universe:
         kept = np.diff(starts) > 0
         if not len(ids):
             return np.asarray(kept, np.bool_)
-        falls = ids[1:] <= ids[:-1]
-        falls[starts[1:-1][(starts[1:-1] > 0) & (starts[1:-1] < len(ids))] - 1] = False  # the first follows nothing
-        self._spoil(kept, starts, np.flatnonzero(falls) + 1)
+        self._spoil(kept, starts, np.flatnonzero(_falls(starts, ids)) + 1)
         if int(ids.min()) < 0 or int(ids.max()) >= self.size:
             self._spoil(kept, starts, np.flatnonzero((ids < 0) | (ids >= self.size)))
         return np.asarray(kept, np.bool_)
@@ -137,7 +136,7 @@ class Universe:
             sets = sets.tolist()
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
             came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
-            raise RecordError(f"{what}: got {came}, expected a list of integer arrays, or a scipy CSR matrix")
+            raise RecordError(f"{what}: got {came}, expected a list of sets or integer arrays, or a scipy CSR matrix")
         found = [_ids(item) for item in sets]
         refused = [(number, why) for number, why in enumerate(found) if isinstance(why, str)]
         if refused and what == "queries":
@@ -170,9 +169,7 @@ def _ids(item: Any) -> Int64 | str:
     try:
         if isinstance(item, np.ma.MaskedArray):
             return "got a masked array; fill or drop what is masked first"
-        if isinstance(item, AbstractSet):
-            return f"got a {type(item).__name__}, which has no order; expected sorted(...) of it"
-        array = np.asarray(item)
+        array = np.asarray(list(item) if isinstance(item, AbstractSet) else item)
     except Exception as error:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
         return f"not an array: {error}"
     if array.size == 0 and array.ndim == 1:
@@ -182,6 +179,26 @@ def _ids(item: Any) -> Int64 | str:
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(2**63 - 1))  # outside every universe, like what it was
     return array.astype(np.int64, copy=False)
+
+
+def _falls(starts: Int64, ids: Integers) -> Bools:
+    """(nnz − 1,): whether an id is followed, in its set, by one that is not larger."""
+    falls = ids[1:] <= ids[:-1]
+    falls[starts[1:-1][(starts[1:-1] > 0) & (starts[1:-1] < len(ids))] - 1] = False  # the first follows nothing
+    return np.asarray(falls, np.bool_)
+
+
+def _sorted(starts: Int64, ids: Integers) -> tuple[Int64, Integers]:
+    """The same sets, the ids of each strictly increasing."""
+    if not len(ids) or not _falls(starts, ids).any():
+        return starts, ids
+    sizes = np.diff(starts)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((ids, owners))
+    ids = ids[order]
+    first = np.ones(len(ids), np.bool_)
+    first[1:] = (ids[1:] != ids[:-1]) | (owners[1:] != owners[:-1])
+    return _starts(np.bincount(owners[first], minlength=len(sizes))), ids[first]
 
 
 def _described(sets: Sets) -> bool:

@@ -248,6 +248,12 @@ class Box:
         np.clip(usable, self.lower, self.upper, out=usable)
         return usable, kept
 
+    def outside(self, records: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+        """(k, d): which coordinates of usable records (k, d) lie outside the bounds, and are clipped."""
+        with np.errstate(over="ignore"):
+            single = records.astype(np.float32)
+        return np.asarray((single < self.lower) | (single > self.upper), np.bool_)
+
     def read_queries(self, queries: npt.ArrayLike) -> Float32:
         """Queries (m, d) as float32; infinite where float32 overflows."""
         array = self._matrix(queries, "queries")

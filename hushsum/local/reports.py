@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.collection import label_list
 from hushsum.delta_sizes import ReportSizes
 from hushsum.entropy import Entropy
 from hushsum.errors import GuaranteeError
@@ -27,6 +26,7 @@ from hushsum.noise.random_words import uniform
 from hushsum.noise.randomiser import RANDOMISERS, Randomiser
 from hushsum.noise.validation import NOTHING
 from hushsum.plan import Plan
+from hushsum.usable import RecordProblems, read
 
 Int64 = npt.NDArray[np.int64]
 
@@ -72,17 +72,17 @@ def bit_of(plan: Plan) -> OneBit:
     return OneBit(plan.privacy.mechanism.scale, plan.family.peak)
 
 
-def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, int]:
+def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
     """One report a record, in the order of the records (packing sorts them).
 
     Args:
         plan: Of reports.
         records: n of them, as :meth:`hushsum.Sketch.add` takes them.
-        labels: n strings where the plan has classes, else None. What is no string is an unusable label.
+        labels: n strings or integers where the plan has classes, else None. What is neither is an unusable label.
         entropy: Private randomness: each report is independent of all else.
 
     Returns:
-        (n,) int64, each below R · outputs; and how many of the records could not be used.
+        (n,) int64, each below R · outputs; and what was wrong with some of the records.
 
     Raises:
         RecordError: The array or the number of labels is wrong; nothing that one record decides.
@@ -90,19 +90,11 @@ def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple
         OSError: ``entropy`` gave fewer bytes than it was asked for.
     """
     check_reports(plan)
-    accepted, kept = plan.family.accept(records)
-    if labels is not None:
-        labels = [label if isinstance(label, str) else None for label in label_list(labels)]
-    classes = plan.collection.class_indices(labels, len(kept))
-    if len(accepted) < len(kept):
-        classes[~kept] = NOTHING
-    if plan.classes:
-        accepted = accepted[classes[kept] >= 0]
-    dropped = len(kept) - len(accepted)
+    usable = read(plan, records, labels)
     if isinstance(plan.family, Fourier):
-        return _bits(plan, plan.family, accepted, classes >= 0, entropy), dropped
+        return _bits(plan, plan.family, usable.accepted, usable.kept, entropy), usable.problems
     assert isinstance(plan.family, Hashed), "a plan of reports is refused for any other family"
-    return _choices(plan, plan.family, accepted, classes, entropy), dropped
+    return _choices(plan, plan.family, usable.accepted, usable.classes, entropy), usable.problems
 
 
 def _choices(plan: Plan, family: Hashed, accepted: Records, classes: Int64, entropy: Entropy) -> Int64:

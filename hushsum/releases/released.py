@@ -24,6 +24,7 @@ from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import spend_told
 from hushsum.release_format import COUNTERS_MAX, Header, check_reports, decode, encode
+from hushsum.tables import read_queries
 
 Counters = npt.NDArray[np.int64]
 
@@ -78,7 +79,7 @@ class Release:
         """Estimates of Σ k(x, q) over all records, at (m, d) queries or m sets, with standard errors.
 
         Args:
-            queries: Where to ask.
+            queries: Where to ask: an array, or a table with the plan's columns (:meth:`hushsum.Sketch.add`).
             label: Over the records of this class alone.
             groups: The median of the means of so many groups of rows instead of the mean (RACE, Lemma 3.3). It badly
                 underestimates where few records are near: a warning says so.
@@ -90,7 +91,7 @@ class Release:
         return query.kernel_sum(
             self.plan,
             self.counters,
-            queries,
+            read_queries(self.plan, queries),
             label=label,
             groups=groups,
             submissions=self.submissions,
@@ -98,12 +99,16 @@ class Release:
         )
 
     def density(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
-        """The same divided by the noisy number of records (taken as at least 1)."""
+        """The mean kernel at each query, in [0, 1] but for noise: :meth:`kernel_sum` over the number of records.
+
+        It is no probability density: how similar a record is to the query on average. The number of records is the
+        noisy one, and at least 1. Arguments and errors are those of :meth:`kernel_sum`.
+        """
         return query.density(
             self.plan,
             self.counters,
             self.counts,
-            queries,
+            read_queries(self.plan, queries),
             label=label,
             groups=groups,
             submissions=self.submissions,

@@ -277,8 +277,6 @@ class IdSets:
     def spoil(self, points: list[Int64], which: list[int], rng: np.random.Generator) -> list[Any]:
         ways: list[Callable[[], Any]] = [
             lambda: np.empty(0, np.int64),
-            lambda: np.array([3, 2]),
-            lambda: np.array([2, 2]),
             lambda: np.array([-1, 5]),
             lambda: np.array([0, self.universe]),
             lambda: np.array([0.0, np.nan]),

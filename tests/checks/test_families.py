@@ -90,7 +90,7 @@ def assert_bars_cover(make: Make, example: Example, seed: int) -> None:
         counters = example.counters_of(family, records) + rng.integers(-half, half + 1, family.shape)
         answer = family.answer(counters, query, noise_variance=variance)
         truth, slack = exact.kernel(records, query).sum(), 60 * exact.kernel_error if answer.bias is None else 0.0
-        low, high = answer.interval(0.95)[0]
+        low, high = answer.interval(0.95)
         inside += bool(low - slack <= truth <= high + slack)
     least, most = binom.isf(1 - FALSE_ALARM / 2, TRIALS, 0.95), binom.isf(FALSE_ALARM / 2, TRIALS, 0.95)
     assert least <= inside <= (TRIALS if example.cautious else most), inside / TRIALS

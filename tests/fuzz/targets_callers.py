@@ -240,7 +240,7 @@ def _token_files() -> Kit:
 
     def read(data: bytes) -> Any:
         path.write_bytes(data)
-        return Credentials(token=path).metadata()
+        return Credentials(token_file=path).metadata()
 
     def attempt(data: bytes) -> Verdict:
         verdict, value = judge(read, CredentialsError)(data)

@@ -10,7 +10,7 @@ import pytest
 import hushsum as hs
 from hushsum.delta import Delta, DeltaId, apply, encode
 from hushsum.entropy import ReplayableEntropy
-from hushsum.errors import ContributionError, DeltaError, Reason, RecordError
+from hushsum.errors import ContributionError, DeltaError, DroppedRecordsWarning, Reason, RecordError
 from hushsum.query import count_std_error
 from hushsum.releases import draw
 from hushsum.sketch import Sketch
@@ -70,15 +70,17 @@ def test_a_record_without_a_class_is_dropped_alone_and_counted() -> None:
     records = np.array(RECORDS[:7])
     records[5, 0] = np.nan
     sketch, expected = Sketch(classed_plan()), Sketch(classed_plan())
-    assert sketch.add(records, labels=labels) == 4
-    assert expected.add(RECORDS[[0, 3, 6]], labels=["a", "b", "c"]) == 0
+    with pytest.warns(DroppedRecordsWarning, match=r"4 of 7 .*: 1 cannot .*; 3 without .*, such as 'z'$"):
+        sketch.add(records, labels=labels)
+    expected.add(RECORDS[[0, 3, 6]], labels=["a", "b", "c"])
     assert np.array_equal(sketch.counters, expected.counters)
-    delta, dropped = encode(classed_plan(), records, window=0, id=ID, labels=labels)
-    assert (dropped, delta is not None and [run.records for run in delta.runs]) == (4, [1, 1, 1])
-    assert encode(classed_plan(), records[:2], window=0, id=ID, labels=["z", None]) == (None, 2)
+    delta, problems = encode(classed_plan(), records, window=0, id=ID, labels=labels)
+    assert (problems.dropped, delta is not None and [run.records for run in delta.runs]) == (4, [1, 1, 1])
+    none, problems = encode(classed_plan(), records[:2], window=0, id=ID, labels=["z", None])
+    assert (none, problems.dropped) == (None, 2)
 
 
-@pytest.mark.parametrize("labels", [None, ["a"], ["a"] * 201, [1] * 200, {"a", "b"}, 5, b"a" * 200])
+@pytest.mark.parametrize("labels", [None, ["a"], ["a"] * 201, [1.5] * 200, {"a", "b"}, 5, b"a" * 200])
 def test_labels_that_cannot_be_used_change_nothing(labels: object) -> None:
     sketch = Sketch(classed_plan())
     with pytest.raises(RecordError, match="labels: "):
@@ -112,9 +114,8 @@ def test_the_same_classes_in_another_order_are_another_plan() -> None:
 def test_the_bound_of_a_client_covers_all_its_classes_together() -> None:
     plan = classed_plan(privacy={"unit": "client", "records_per_client": 3})
     sketch = Sketch(plan)
-    sketch.add(
-        RECORDS[:4], clients=["x", "x", "x", "y"], labels=["a", "b", "z", "a"]
-    )  # z is dropped, and costs nothing
+    with pytest.warns(DroppedRecordsWarning):  # z is dropped, and costs nothing
+        sketch.add(RECORDS[:4], clients=["x", "x", "x", "y"], labels=["a", "b", "z", "a"])
     with pytest.raises(ContributionError, match="'x' would contribute 4"):
         sketch.add(RECORDS[:2], clients=["x", "x"], labels=["c", "a"])
     sketch.add(RECORDS[:1], clients=["x"], labels=["c"])

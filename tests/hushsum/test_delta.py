@@ -18,9 +18,9 @@ ID = DeltaId(2**64 - 1, 12345)
 
 def delta_of(plan: Plan, records: int, seed: int = 0) -> Delta:
     values = np.random.default_rng(seed).uniform(0, 10, (records, 2))
-    delta, dropped = encode(plan, values, window=-7, id=ID)
+    delta, problems = encode(plan, values, window=-7, id=ID)
     assert delta is not None
-    assert dropped == 0
+    assert problems.dropped == 0
     return delta
 
 
@@ -67,11 +67,12 @@ def test_no_delta_is_larger_than_its_plan_says(records: int) -> None:
 
 def test_a_record_with_nan_is_dropped_alone() -> None:
     plan = small_plan()
-    delta, dropped = encode(plan, [[1.0, 2.0], [np.nan, 1.0], [3.0, np.inf]], window=0, id=ID)
-    assert dropped == 2
+    delta, problems = encode(plan, [[1.0, 2.0], [np.nan, 1.0], [3.0, np.inf]], window=0, id=ID)
+    assert problems.dropped == 2
     assert delta is not None
     assert delta.records == 1
-    assert encode(plan, [[np.nan, np.nan]], window=0, id=ID) == (None, 1)
+    none, problems = encode(plan, [[np.nan, np.nan]], window=0, id=ID)
+    assert (none, problems.dropped) == (None, 1)
 
 
 def test_a_batch_beyond_one_delta_is_refused_on_the_device() -> None:
@@ -138,7 +139,8 @@ def test_a_delta_of_no_runs_is_refused_as_empty() -> None:
     data = Delta(plan.id, -7, ID, ()).pack(plan)
     assert data == craft(b"", runs=0)
     assert reason_of(data, plan) is Reason.EMPTY
-    assert encode(plan, [[np.nan, 1.0]], window=0, id=ID) == (None, 1)
+    none, problems = encode(plan, [[np.nan, 1.0]], window=0, id=ID)
+    assert (none, problems.dropped) == (None, 1)
 
 
 def test_a_bucket_out_of_range_is_refused() -> None:

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import warnings
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hushsum import NotBuiltError, Plan, PlanError
-from tests.plans import client_plan, small_plan, tables
+from hushsum import NotBuiltError, Plan, PlanError, PlanWarning
+from tests.plans import TABLES, client_plan, small_plan, tables
 
 TOML = """
 name = "pixel-colours"
@@ -202,6 +204,57 @@ def test_a_file_that_is_no_utf8_is_a_plan_error(tmp_path: Path) -> None:
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(PlanError, match="no such key here"):
         Plan.from_fields({**tables(), "privvacy": {}})
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong", "right"),
+    [
+        ("record", "lowwer", "lower"),
+        ("sketch", "bandwith", "bandwidth"),
+        ("sketch", "row", "rows"),
+        ("privacy", "epsilom", "epsilon"),
+        ("privacy", "total-epsilon", "total_epsilon"),
+    ],
+)
+def test_a_misspelt_key_is_named_and_not_the_one_that_is_missing_for_it(table: str, wrong: str, right: str) -> None:
+    keys = tables()
+    keys[table] = {wrong if key == right else key: value for key, value in TABLES[table].items()}
+    with pytest.raises(PlanError, match=f"^{table}.{wrong}: .*did you mean '{right}'"):
+        Plan.from_fields(keys)
+    top = tables()
+    top["sketches"] = top.pop("sketch")
+    with pytest.raises(PlanError, match=r"^sketches: .*did you mean 'sketch'\?"):
+        Plan.from_fields(top)
+
+
+def test_a_misspelt_key_of_a_table_in_a_list_is_named_first() -> None:
+    groups = [{"columns": [0], "kernel": "euclidean", "bandwith": 1}]
+    with pytest.raises(PlanError, match=r"^sketch.groups\[0\].bandwith: .*did you mean 'bandwidth'\?"):
+        small_plan(sketch={"groups": groups, "kernel": ..., "bandwidth": ...})
+
+
+def test_a_plan_that_its_author_may_not_mean_is_warned_of_once() -> None:
+    usual: dict[str, Any] = tables(privacy={"epsilon": 10}, sketch={"bandwidth": 10})
+    for changes, text in (
+        ({"privacy": {"epsilon": 10.5}}, r"epsilon: 10\.5 is above 10 .* 36,316 times as likely"),
+        ({"sketch": {"bandwidth": 10.5}}, r"bandwidth: 10\.5 is more than any of its columns is wide \(10 at most\)"),
+        ({"sketch": {"rows": 2**10, "buckets": 2**15 + 1}}, r"take 256 MiB"),
+        (
+            {"sketch": {"kernel": ..., "bandwidth": ..., "groups": [
+                {"columns": [0], "kernel": "euclidean", "bandwidth": 11},
+                {"columns": [1], "kernel": "euclidean", "bandwidth": 9},
+            ]}},
+            r"groups\[0\].bandwidth: 11 is more",
+        ),
+    ):  # fmt: skip
+        with pytest.warns(PlanWarning, match=text) as caught:
+            plan = Plan(**tables(**changes))  # type: ignore[arg-type]  # tables by their names
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert Plan.from_bytes(plan.to_bytes()) == plan
+            Plan(**usual)
 
 
 def test_unit_client_needs_its_bound_and_multiplies_the_noise() -> None:

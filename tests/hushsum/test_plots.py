@@ -68,8 +68,8 @@ def test_the_line_shows_the_release_and_its_band(release: hs.Release) -> None:
     answer = release.density(points)
     assert drawn.tolist() == answer.value.tolist()
     band = np.asarray(axis.collections[0].get_paths()[0].vertices)
-    assert band[:, 1].min() == answer.interval(0.95).min()
-    assert band[:, 1].max() == answer.interval(0.95).max()
+    assert band[:, 1].min() == answer.interval(0.95).low.min()
+    assert band[:, 1].max() == answer.interval(0.95).high.max()
     assert axis.get_title() == "along the dashed line: width = 2"
 
 

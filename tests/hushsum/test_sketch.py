@@ -2,14 +2,27 @@
 
 import copy
 import pickle
+import re
 import tracemalloc
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hushsum import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError, Sketch
+from hushsum import (
+    ClippedRecordsWarning,
+    ContributionError,
+    DroppedRecordsWarning,
+    GuaranteeError,
+    HushsumWarning,
+    MergeError,
+    PlanMismatchError,
+    RecordError,
+    Sketch,
+)
 from hushsum.families import Hashed
 from tests.plans import classed_plan, client_plan, small_plan
 
@@ -56,18 +69,48 @@ def test_sketches_of_other_plans_are_refused() -> None:
 
 def test_unusable_records_are_dropped_alone_and_counted() -> None:
     sketch = Sketch(small_plan())
-    assert sketch.add([[1.0, 1.0], [np.nan, 0.0], [np.inf, 0.0]]) == 2
+    with pytest.warns(DroppedRecordsWarning, match="2 of 3 records were left out: 2 cannot be read"):
+        assert sketch.add([[1.0, 1.0], [np.nan, 0.0], [np.inf, 0.0]]) is sketch
     assert sketch.records == 1
     assert (sketch.counters.sum(axis=2) == 1).all()
 
 
-@pytest.mark.parametrize("records", [[], [["a", "b"]], [None], [1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]], ["ab"]])
-def test_a_list_without_a_usable_record_adds_none(records: list[object]) -> None:
+@pytest.mark.parametrize("records", [[["a", "b"]], [None], [1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]], ["ab"]])
+def test_a_list_without_a_usable_record_is_refused(records: list[object]) -> None:
     for plan, clients in ((small_plan(), None), (client_plan(3), ["a"] * len(records))):
         sketch = Sketch(plan)
-        assert sketch.add(records, clients=clients) == len(records)
+        with pytest.raises(RecordError, match=f"none of {len(records)} can be used: {len(records)} cannot be read"):
+            sketch.add(records, clients=clients)
         assert sketch.records == 0
         assert not sketch.counters.any()
+
+
+def test_no_records_are_no_error() -> None:
+    assert Sketch(small_plan()).add([]).add(np.empty((0, 2))).records == 0
+
+
+def test_records_outside_the_bounds_are_clipped_with_a_warning() -> None:
+    values = [[1.0, 11.0], [-1.0, 12.0], [10.0, 0.0], [np.nan, 50.0]]
+    text = r"2 \(50 %\) of 4 records lay outside .*: {} 1 \(25 %\), {} 2 \(50 %\)$"
+    for names, shown in (([], ("column 0", "column 1")), (["width", "height"], ("width", "height"))):
+        sketch = Sketch(small_plan(record={"names": names}))
+        with pytest.warns() as caught:
+            sketch.add(values)
+        (_, warning) = caught
+        assert warning.category is ClippedRecordsWarning
+        assert re.search(text.format(*shown), str(warning.message))
+        assert sketch.records == 3
+
+
+def test_where_a_warning_is_an_error_nothing_is_added() -> None:
+    sketch = Sketch(small_plan())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for values in ([[1.0, 1.0], [np.nan, 0.0]], [[1.0, 11.0]]):
+            with pytest.raises(HushsumWarning):
+                sketch.add(values)
+    assert sketch.records == 0
+    assert not sketch.counters.any()
 
 
 @pytest.mark.parametrize(
@@ -155,8 +198,9 @@ def test_what_is_left_may_be_merged_with_what_was_taken_out() -> None:
 
 def test_dropped_records_cost_their_client_nothing() -> None:
     sketch = Sketch(client_plan(3))
-    assert sketch.add([[np.nan, 0.0]] * 5, clients=["a"] * 5) == 5
-    sketch.add(RECORDS[:3], clients=["a"] * 3)
+    with pytest.warns(DroppedRecordsWarning):
+        sketch.add([[np.nan, 0.0]] * 5 + [[1.0, 1.0]], clients=["a"] * 6)
+    sketch.add(RECORDS[:2], clients=["a"] * 2)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +252,10 @@ def test_few_records_and_many_add_the_same_over_all_classes(
     for index, label in enumerate("abc"):
         plan.family.add(expected[index], plan.family.accept(mine[labels == label])[0])
     for times in (1, 2):
-        assert sketch.add(mine, labels=labels) == (labels == "z").sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DroppedRecordsWarning)
+            with suppress(RecordError):  # where no label of these is the plan's
+                sketch.add(mine, labels=labels)
         assert np.array_equal(sketch.counters, times * expected)
 
 

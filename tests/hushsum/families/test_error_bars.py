@@ -36,7 +36,7 @@ def coverage(make: Callable[[int], Hashed | Fourier], records: Floats, query: Fl
     for number in range(trials):
         family = make((seed + number) % 2**53)
         truth = float(family.kernel(records, query).sum())
-        low, high = family.answer(counters_of(family, records), query).interval(0.95)[0]
+        low, high = family.answer(counters_of(family, records), query).interval(0.95)
         hits += bool(low <= truth <= high)
     return hits
 

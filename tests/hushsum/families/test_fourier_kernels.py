@@ -94,7 +94,7 @@ def test_error_bars_cover_at_their_nominal_rate(draws: str, seed: int) -> None:
     records, query, hits = np.random.default_rng(seed).uniform(-3, 3, (60, 3)), np.zeros((1, 3)), 0
     for number in range(200):
         sketched = family("gaussian", draws, seed + number, 192, sets=8)
-        low, high = sketched.answer(counters_of(sketched, records), query).interval(0.95)[0]
+        low, high = sketched.answer(counters_of(sketched, records), query).interval(0.95)
         hits += bool(low <= sketched.kernel(records, query).sum() <= high)
     assert hits >= binom.ppf(FALSE_ALARM, 200, 0.935)
 

@@ -174,8 +174,8 @@ def test_intervals_cover_at_their_nominal_rate_under_noise(seed: int) -> None:
     entropy = ReplayableEntropy(seed.to_bytes(8, "big") * 4)
     for _ in range(160):
         noised = counters + noise.sample(counters.size, entropy).reshape(some.shape)
-        interval = some.answer(noised, places, noise_variance=noise.variance).interval(0.95)
-        covered += int(((interval[:, 0] <= exact) & (exact <= interval[:, 1])).sum())
+        low, high = some.answer(noised, places, noise_variance=noise.variance).interval(0.95)
+        covered += int(((low <= exact) & (exact <= high)).sum())
     # Sums of weighted Laplace draws are a little more peaked than a normal: their own coverage is within 0.5 %.
     assert abs(covered / 4000 - 0.95) < 0.005 + 5 * math.sqrt(0.95 * 0.05 / 4000), covered
 

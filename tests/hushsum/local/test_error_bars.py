@@ -65,7 +65,7 @@ def covered(name: str, rng: np.random.Generator, wrong: float = 1.0, shares: boo
         ask = estimation.density if shares else estimation.kernel_sum
         answer: Answer = ask(plan, counters, NEAR, label=label)
         truth = plan.family.kernel(records[mine], NEAR).sum() / (mine.sum() if shares else 1)
-        low, high = replace(answer, std_error=answer.std_error * wrong).interval(0.95)[0]
+        low, high = replace(answer, std_error=answer.std_error * wrong).interval(0.95)
         inside += bool(low <= truth <= high)
     return inside
 

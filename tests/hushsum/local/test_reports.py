@@ -53,8 +53,8 @@ def test_a_report_has_the_exact_law_of_its_record(
     """False alarm 1e-6 each. An unusable record is uniform over all rows and outputs."""
     plan = report_plan(randomiser, record={"classes": classes}, sketch={"rows": 3, "buckets": 10})
     record, label = [3.0, 8.0] if usable else [3.0, np.nan], "b" if classes else None
-    found, dropped = reports(plan, [record] * MANY, [label] * MANY if classes else None, entropy_of(rng))
-    assert dropped == (0 if usable else MANY)
+    found, problems = reports(plan, [record] * MANY, [label] * MANY if classes else None, entropy_of(rng))
+    assert problems.dropped == (0 if usable else MANY)
     expected = law_of(plan, record, (label or "") if usable else None)
     if not usable:
         assert set(expected) == {Fraction(1, len(expected))}
@@ -118,28 +118,28 @@ def test_compiled_loops_make_the_same_reports(
 def test_no_record_is_left_out_and_those_that_cannot_be_used_are_told() -> None:
     plan = report_plan(record={"classes": ["a", "b"]})
     records = [[1.0, 1.0], [np.nan, 1.0], [2.0, 2.0], [3.0, 3.0], [np.inf, 0.0]]
-    found, dropped = reports(plan, records, ["a", "a", "c", None, "zz"], OsEntropy())
-    assert (len(found), dropped) == (5, 4)
+    found, problems = reports(plan, records, ["a", "a", "c", None, "zz"], OsEntropy())
+    assert (len(found), problems.dropped) == (5, 4)
     assert found.dtype == np.int64
 
 
 @pytest.mark.parametrize("label", [7, 1.5, None, b"a", np.nan, "unknown"])
 def test_no_single_label_is_an_error_that_would_show(label: object) -> None:
     plan = report_plan(record={"classes": ["a", "b"]})
-    found, dropped = reports(plan, [[1.0, 1.0]], [label], OsEntropy())
-    assert (len(found), dropped) == (1, 1)
+    found, problems = reports(plan, [[1.0, 1.0]], [label], OsEntropy())
+    assert (len(found), problems.dropped) == (1, 1)
 
 
 def test_sets_are_reported_too() -> None:
     plan = set_plan(privacy={"mode": "local"})
-    found, dropped = reports(plan, [[1, 2, 3], [], [5], [5, 5]], None, OsEntropy())
-    assert (len(found), dropped) == (4, 2)
+    found, problems = reports(plan, [[1, 2, 3], [], [5], [5, 500]], None, OsEntropy())
+    assert (len(found), problems.dropped) == (4, 2)
     assert 0 <= found.min() <= found.max() < plan.counters_shape[1] * plan.counters_shape[2]
 
 
 def test_nothing_makes_no_report() -> None:
-    found, dropped = reports(report_plan(), np.empty((0, 2)), None, OsEntropy())
-    assert (len(found), dropped) == (0, 0)
+    found, problems = reports(report_plan(), np.empty((0, 2)), None, OsEntropy())
+    assert (len(found), problems.dropped) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,424 @@
+"""Tables of records: data frames, Arrow tables, columns by name, lists of dicts, and files of them.
+
+Columns are found by the names that the plan gives them (``record.names``), in whatever order a table has them. Of a
+plan without names, they are taken by their position only when that is asked for: two columns in the wrong order make
+records that look right and answers that are wrong.
+
+A table's *columns* are its owner's doing, so what is wrong with one is an error for all of it. A list of dicts has no
+columns: each dict is read by itself, and one with other keys drops alone.
+"""
+
+import csv
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.collection import items_of
+from hushsum.errors import RecordError
+from hushsum.families import SetRecords, VectorRecords
+from hushsum.plan import Plan
+
+Floats = npt.NDArray[np.float64]
+#: Which columns to take: their names, or by the name in the plan the one in the table.
+Columns = Sequence[str] | Mapping[str, str]
+_SUFFIXES: Final = (".parquet", ".csv", ".npy")
+
+
+@dataclass(frozen=True, eq=False)
+class NamedColumns:
+    """Columns with names.
+
+    Attributes:
+        names: Of the columns, all different.
+        column: A column by its name: an array, or whatever holds n values.
+        source: Half a sentence for errors: ``the table``, or the name of a file.
+    """
+
+    names: tuple[str, ...]
+    column: Callable[[str], Any]
+    source: str = "the table"
+
+    def numbers(self, names: Sequence[str], *, forgiving: bool = False) -> Floats:
+        """Rows of these columns, (n, d): NaN where a value is missing, or is none among numbers.
+
+        Args:
+            names: Of d columns.
+            forgiving: A column without any number is NaN throughout, instead of an error.
+
+        Raises:
+            RecordError: No such column, columns of several lengths, a masked one, or one without numbers.
+        """
+        columns = [self._numbers(name, forgiving=forgiving) for name in names]
+        if len({len(column) for column in columns}) > 1:
+            lengths = ", ".join(f"{name} {len(column)}" for name, column in zip(names, columns, strict=True))
+            raise RecordError(f"{self.source}: columns of several lengths: {lengths}")
+        return np.column_stack(columns)
+
+    def values(self, name: str) -> Any:
+        """One column as it is: labels, or ids of clients; of Arrow's a list.
+
+        Raises:
+            RecordError: No such column.
+        """
+        self.check(name)
+        column = self.column(name)
+        return items_of(column) if hasattr(column, "to_pylist") else column
+
+    def check(self, name: str) -> None:
+        """Refuses a name of no column.
+
+        Raises:
+            RecordError: With those that it has.
+        """
+        if name not in self.names:
+            raise RecordError(f"{self.source}: no column {name!r}; it has {', '.join(self.names)}")
+
+    def _numbers(self, name: str, *, forgiving: bool) -> Floats:
+        self.check(name)
+        column = self.column(name)
+        if isinstance(column, np.ma.MaskedArray):
+            raise RecordError(f"{self.source}: column {name!r} is masked; fill or drop what is masked first")
+        if not isinstance(column, list | tuple):
+            try:
+                column = np.asarray(column)
+            except Exception as error:
+                raise RecordError(f"{self.source}: column {name!r} cannot be read: {error}") from error
+        if isinstance(column, np.ndarray) and column.ndim != 1:
+            raise RecordError(f"{self.source}: column {name!r} holds arrays of shape {column.shape[1:]}")
+        if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+            return column.astype(np.float64)
+        if isinstance(column, np.ndarray) and column.dtype != np.object_:
+            values, kind = np.full(len(column), np.nan), str(column.dtype)
+        else:  # each value is read by itself
+            read = [_number(value) for value in column]
+            values = np.array([math.nan if value is None else value for value in read], np.float64)
+            kind = next((_kind(value) for value, number in zip(column, read, strict=True) if number is None), "")
+            if not kind or not np.isnan(values).all():
+                return values
+        if forgiving:
+            return values
+        raise RecordError(f"{self.source}: column {name!r} holds {kind}, expected numbers")
+
+
+@dataclass(frozen=True, eq=False)
+class RecordTable:
+    """What a table, or whatever else was given, holds for a plan.
+
+    Attributes:
+        records: For :func:`hushsum.usable.read`.
+        labels: n of them, or None.
+        clients: n ids, or None.
+    """
+
+    records: Any
+    labels: Any
+    clients: Any
+
+
+def read_table(
+    plan: Plan,
+    records: Any,
+    *,
+    labels: Any = None,
+    clients: Any = None,
+    columns: Columns | None = None,
+    by_position: bool = False,
+) -> RecordTable:
+    """The records of a table in the order of the plan's columns; what is no table is returned as it came.
+
+    Args:
+        plan: What they are collected for.
+        records: A pandas or polars data frame (a lazy one is collected), an Arrow table, a mapping of names to columns,
+            a list of dicts, or the path of a ``.csv``, ``.parquet`` or ``.npy`` file.
+        labels: For a plan with classes: the name of a column, or n labels.
+        clients: For unit ``client``: the name of a column, or n ids.
+        columns: The columns to take, where the table has others, too; as a mapping, by the names in the plan.
+        by_position: Take the columns in the order in which they stand here, whatever they are called.
+
+    Raises:
+        RecordError: A column is missing, is one too many or holds no numbers; the plan names no columns and
+            ``by_position`` was not given; or a file cannot be read.
+    """
+    if isinstance(columns, str):
+        raise RecordError(f"columns: got the one name {columns!r}, expected a list of names, or names by names")
+    if isinstance(records, str | PathLike):
+        texts = [name for name in (labels, clients) if isinstance(name, str)]
+        records = read_file(fspath(records), names=plan.collection.names, texts=texts)
+    forgiving = plan.report_sizes is not None  # an error would show that a record came
+    if _is_mapping(records) and not _is_columns(records, forgiving=forgiving):
+        records = [records]  # one record
+    table = table_of(records)
+    if isinstance(plan.record, SetRecords):
+        if table is not None:
+            raise RecordError("records: got a table, this plan collects sets: pass the column that holds them")
+    elif table is not None:
+        others = [name for name in (labels, clients) if isinstance(name, str)]
+        for name in others:
+            table.check(name)
+        wanted = _wanted(plan, table.names, columns, others, by_position=by_position, source=table.source)
+        return RecordTable(
+            table.numbers(wanted, forgiving=forgiving),
+            table.values(labels) if isinstance(labels, str) else labels,
+            table.values(clients) if isinstance(clients, str) else clients,
+        )
+    elif isinstance(records, list | tuple) and any(map(_is_mapping, records)):
+        return _read_dicts(plan, records, labels, clients, columns, by_position=by_position)
+    if columns is not None or by_position:
+        raise RecordError("columns: what was given is no table, its columns have no names")
+    return RecordTable(records, labels, clients)
+
+
+def _read_dicts(
+    plan: Plan, records: Sequence[Any], labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
+) -> RecordTable:
+    """Reads each dict of a list by itself; what is no dict stays what it is."""
+    others = [name for name in (labels, clients) if isinstance(name, str)]
+    strict = plan.report_sizes is None and all(map(_is_mapping, records))
+    wanted: list[str] = []
+    if strict or columns is not None or plan.collection.names:
+        wanted = _wanted(plan, None, columns, others, by_position=by_position, source="the list")
+    allowed = None if columns is not None else {*wanted, *others}
+    rows = [_row(record, wanted, allowed) if _is_mapping(record) else record for record in records]
+    if strict and all(row is None for row in rows):
+        first = ", ".join(map(str, records[0]))
+        raise RecordError(f"records: the first has {first}, expected {', '.join(wanted)} in each")
+    for name in others:
+        if strict and all(_get(record, name) is None for record in records):
+            raise RecordError(
+                f"records: none has a value of {name!r}, the key of labels or clients; [{name!r}] would be one"
+            )
+    return RecordTable(
+        rows,
+        [_get(record, labels) for record in records] if isinstance(labels, str) else labels,
+        [_get(record, clients) for record in records] if isinstance(clients, str) else clients,
+    )
+
+
+def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by_position: bool = False) -> Any:
+    """Points of a table with the plan's columns, in their order; what is no table is returned as it came.
+
+    Raises:
+        RecordError: As of :func:`read_table`; or the family answers at something else than points like its records.
+    """
+    listed = isinstance(queries, list | tuple) and any(map(_is_mapping, queries))
+    if not listed and not _is_mapping(queries) and table_of(queries) is None:
+        return queries
+    if isinstance(plan.record, VectorRecords) and plan.family.query_dim != plan.vectors.dim:
+        raise RecordError(f"queries: got a table, expected an array (m, {plan.family.query_dim})")
+    return read_table(plan, queries, columns=columns, by_position=by_position).records
+
+
+def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
+    """Anything with named columns as a :class:`NamedColumns`; None of what has none.
+
+    Raises:
+        RecordError: Two columns have one name.
+    """
+    if hasattr(records, "collect_schema") and hasattr(records, "collect"):  # a lazy frame of polars
+        records = records.collect()
+    if isinstance(records, NamedColumns):
+        return records
+    if isinstance(records, Mapping):
+        return _named(list(records), list(records), records.__getitem__, source)
+    if hasattr(records, "column_names") and hasattr(records, "column"):  # Arrow's table
+        return _named(records.column_names, range(len(records.column_names)), records.column, source)
+    if hasattr(records, "schema") and hasattr(records, "to_pydict"):  # Arrow's record batch
+        return _named(records.schema.names, range(len(records.schema.names)), records.column, source)
+    if hasattr(records, "columns") and hasattr(records, "__getitem__") and hasattr(records, "shape"):
+        return _named(list(records.columns), list(records.columns), records.__getitem__, source)
+    return None
+
+
+def read_file(path: str | PathLike[str], *, names: Collection[str] = (), texts: Collection[str] = ()) -> Any:
+    """The rows of a file: :class:`NamedColumns`, or an array (n, d) of a ``.npy`` file.
+
+    Args:
+        path: A CSV whose first line holds numbers alone has no names: its columns are ``column 0`` and so on.
+        names: Of columns: a first line of these holds names, though they are numbers.
+        texts: Columns of a CSV that hold text, such as labels: ``01`` stays what it is.
+
+    Raises:
+        RecordError: The file cannot be read.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise RecordError(f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}, got {suffix or 'no end'!r}")
+    if not path.is_file():
+        raise RecordError(f"{path}: no such file")
+    if suffix == ".npy":
+        return _npy(path)
+    try:
+        import pyarrow as pa
+        from pyarrow import csv as arrow_csv
+        from pyarrow import parquet
+    except ImportError as error:
+        raise RecordError(
+            f"{path}: reading CSV and Parquet files needs pyarrow: pip install 'hushsum[files]'"
+        ) from error
+    nameless = suffix == ".csv" and _has_no_names(path, names)
+    try:
+        if suffix == ".parquet":
+            table = parquet.read_table(path)
+        else:
+            table = arrow_csv.read_csv(
+                path,
+                read_options=arrow_csv.ReadOptions(autogenerate_column_names=nameless),
+                convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
+            )
+    except (pa.ArrowException, OSError) as error:
+        what = "a Parquet" if suffix == ".parquet" else "a CSV"
+        raise RecordError(f"{path}: not {what} file: {str(error).splitlines()[0]}") from error
+    if nameless:
+        table = table.rename_columns([f"column {number}" for number in range(table.num_columns)])
+    return table_of(table, str(path))
+
+
+def _named(names: Sequence[Any], keys: Sequence[Any], column: Callable[[Any], Any], source: str) -> NamedColumns:
+    texts = tuple(map(str, names))
+    twice = sorted({name for name in texts if texts.count(name) > 1})
+    if twice:
+        raise RecordError(f"{source}: two columns are called {twice[0]!r}")
+    place = dict(zip(texts, keys, strict=True))
+    return NamedColumns(texts, lambda name: column(place[name]), source)
+
+
+def _wanted(
+    plan: Plan,
+    names: tuple[str, ...] | None,
+    columns: Columns | None,
+    others: Sequence[str],
+    *,
+    by_position: bool,
+    source: str,
+) -> list[str]:
+    """The table's columns in the order of the plan's; ``names`` is None where each record has names of its own."""
+    expected, dim = plan.collection.names, plan.vectors.dim
+    given = tuple(_distinct([str(name) for name in columns or ()])) if not isinstance(columns, Mapping) else ()
+    if isinstance(columns, Mapping):
+        if not expected or by_position:
+            raise RecordError("columns: only the columns of a plan that names them (record.names) can be mapped")
+        unknown = [name for name in columns if name not in expected]
+        if unknown:
+            raise RecordError(f"columns: the plan has no column {unknown[0]!r}; it has {', '.join(expected)}")
+        return _distinct([str(columns.get(name, name)) for name in expected])
+    found = given or tuple(name for name in names or () if name not in others)
+    if expected and not by_position:
+        if names is None and not given:
+            return list(expected)
+        missing = [name for name in expected if name not in found]
+        extra = [name for name in found if name not in expected]
+        if missing or extra:
+            wrong = "; ".join(
+                f"{what}: {', '.join(some)}"
+                for what, some in (("missing", missing), ("not in the plan", extra))
+                if some
+            )
+            raise RecordError(
+                f"{source}: columns {', '.join(found)}, the plan has {', '.join(expected)} ({wrong}); "
+                "choose or map them (columns)"
+            )
+        return list(expected)
+    if not given and not by_position:
+        raise RecordError(
+            f"{source}: the plan does not name its {dim} columns (record.names), so their order is not known; "
+            f"list them in the plan's order (columns), or take (by_position) {', '.join(found) or 'them'} "
+            "as they stand"
+        )
+    if names is None and not given:
+        raise RecordError("columns: the keys of dicts have no order; list them in the plan's order")
+    if len(found) != dim:
+        raise RecordError(f"{source}: {len(found)} columns ({', '.join(found)}), the plan expects {dim}")
+    return list(found)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The same names.
+
+    Raises:
+        RecordError: One of them stands twice.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RecordError(f"columns: {twice!r} is taken twice")
+    return names
+
+
+def _is_mapping(record: Any) -> bool:
+    try:
+        return isinstance(record, Mapping)
+    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs one record alone
+        return False
+
+
+def _row(record: Any, names: Sequence[str], allowed: set[str] | None) -> list[Any] | None:
+    try:
+        return [record[name] for name in names] if allowed is None or allowed.issuperset(record) else None
+    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+        return None
+
+
+def _get(record: Any, name: str) -> Any:
+    try:
+        return record[name]
+    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+        return None
+
+
+def _is_columns(records: Mapping[Any, Any], *, forgiving: bool) -> bool:
+    """Whether a mapping is a table: a sequence for each name. Else it is one record, whatever its values are."""
+    kinds: tuple[type, ...] = (np.ndarray,) if forgiving else (np.ndarray, list, tuple)
+    return len(records) > 0 and all(
+        issubclass(type(value), kinds) or (hasattr(type(value), "__array__") and hasattr(type(value), "__len__"))
+        for value in records.values()
+    )
+
+
+def _number(value: Any) -> float | None:
+    """A value as float64, NaN for a missing one; None of what is no number."""
+    try:
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # those of pandas
+            return math.nan
+        return float(value) if isinstance(value, Real) else None
+    except Exception:  # noqa: BLE001 -- what one value raises when it is read costs its own record alone
+        return None
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _npy(path: Path) -> Any:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: not a NumPy array file: {error}") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise RecordError(f"{path}: expected an array of numbers, got {getattr(array, 'dtype', type(array))}")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise RecordError(f"{path}: expected an array (records, columns), got one of shape {array.shape}")
+    return array.astype(np.float64)
+
+
+def _has_no_names(path: Path, names: Collection[str]) -> bool:
+    """Whether the first line of a CSV holds numbers, some of them maybe missing, and not these names."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path}: not a CSV file in UTF-8: {error}") from error
+    if names and set(names) <= set(cells):
+        return False
+    try:
+        return bool([float(cell) for cell in cells if cell])
+    except ValueError:
+        return False

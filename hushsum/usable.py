@@ -1,0 +1,174 @@
+"""Which records can be used, what is wrong with the others, and which are clipped: every ``add`` begins here.
+
+A record that cannot be used drops alone: nothing about it decides what becomes of the others.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.collection import label_list
+from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, HushsumWarning
+from hushsum.families import Records, VectorRecords
+from hushsum.families.vectors import Box, readable
+from hushsum.plan import Plan
+
+Int64 = npt.NDArray[np.int64]
+_LABELS_SHOWN: Final = 3
+_LABEL_SHOWN: Final = 40  # characters
+
+
+@dataclass(frozen=True)
+class RecordProblems:
+    """What was wrong with some of n records: for whoever has the records, and nobody else.
+
+    Attributes:
+        records: n.
+        unreadable: How many have NaN, infinity, another number of columns, or are an empty set.
+        unlabelled: How many of the others have no label, or one that the plan does not have.
+        labels: Some of the labels that the plan does not have.
+        clipped: How many of the usable ones lie outside the plan's bounds, and are moved to them.
+        columns: How many of these lie outside in each column, by its name; columns without any are left out.
+    """
+
+    records: int
+    unreadable: int = 0
+    unlabelled: int = 0
+    labels: tuple[str, ...] = ()
+    clipped: int = 0
+    columns: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many cannot be used."""
+        return self.unreadable + self.unlabelled
+
+    def __add__(self, other: Self) -> Self:
+        """Of both batches together."""
+        columns = Counter(dict(self.columns)) + Counter(dict(other.columns))
+        return replace(
+            self,
+            records=self.records + other.records,
+            unreadable=self.unreadable + other.unreadable,
+            unlabelled=self.unlabelled + other.unlabelled,
+            labels=tuple(dict.fromkeys(self.labels + other.labels))[:_LABELS_SHOWN],
+            clipped=self.clipped + other.clipped,
+            columns=tuple(columns.items()),
+        )
+
+    def warnings(self) -> Iterator[HushsumWarning]:
+        """What a caller should be warned of."""
+        if self.dropped:
+            yield DroppedRecordsWarning(f"{self.dropped} of {self.records} records were left out: {self.reasons}")
+        if self.clipped:
+            yield ClippedRecordsWarning(self.clipped_text)
+
+    @property
+    def reasons(self) -> str:
+        """Why records cannot be used, half a sentence."""
+        reasons = []
+        if self.unreadable:
+            reasons.append(
+                f"{self.unreadable} cannot be read (NaN, infinity, an empty set, or another number of columns)"
+            )
+        if self.unlabelled:
+            some = f", such as {', '.join(map(repr, self.labels))}" if self.labels else ""
+            reasons.append(f"{self.unlabelled} without a label of the plan{some}")
+        return "; ".join(reasons)
+
+    @property
+    def clipped_text(self) -> str:
+        """How many records were clipped, with the share and the columns."""
+        columns = ", ".join(f"{name} {_share(count, self.records)}" for name, count in self.columns)
+        share = _share(self.clipped, self.records)
+        return f"{share} of {self.records} records lay outside the plan's bounds and were clipped to them: {columns}"
+
+
+@dataclass(frozen=True, eq=False)
+class UsableRecords:
+    """Those of n records that can be used, as a family takes them.
+
+    Attributes:
+        accepted: The k usable ones, for :meth:`hushsum.families.Family.encode`.
+        classes: (n,): the class of each record; −1 where it cannot be used.
+        problems: What is wrong with the others.
+    """
+
+    accepted: Records
+    classes: Int64
+    problems: RecordProblems
+
+    @property
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """(n,): which can be used."""
+        return np.asarray(self.classes >= 0, np.bool_)
+
+    @property
+    def numbers(self) -> Int64:
+        """(k,): the class of each usable record."""
+        return self.classes[self.classes >= 0]
+
+
+def read(plan: Plan, records: Any, labels: object = None) -> UsableRecords:
+    """Reads records as :meth:`hushsum.Sketch.add` takes them: an array, sets, or a list.
+
+    Args:
+        plan: What they are collected for.
+        records: n of them.
+        labels: For a plan with classes: n strings or integers.
+
+    Raises:
+        RecordError: The array, or the number or the type of all labels, is wrong; nothing that one record decides.
+    """
+    given = None if labels is None else label_list(labels)
+    if given is not None and plan.report_sizes is not None:
+        # A label of another type is an unusable one: an error would show that this record came.
+        given = [label if isinstance(label, str) else None for label in given]
+    vectors = plan.record if isinstance(plan.record, VectorRecords) else None
+    if vectors is not None:
+        records = readable(records, vectors.dim)
+    accepted, kept = plan.family.accept(records)
+    classes = plan.collection.class_indices(given, len(kept))
+    unreadable, unlabelled = ~kept, kept & (classes < 0)
+    if unlabelled.any():
+        accepted = accepted[classes[kept] >= 0]
+    classes[unreadable] = -1
+    problems = RecordProblems(len(kept), int(unreadable.sum()), int(unlabelled.sum()), _unknown(given, unlabelled))
+    if vectors is not None:
+        usable = classes >= 0
+        some = np.asarray(records) if usable.all() else np.asarray(records)[usable]
+        clipped, per_column = _clipped(_box(vectors), some)
+        names = plan.collection.names or tuple(f"column {number}" for number in range(vectors.dim))
+        columns = tuple((name, int(count)) for name, count in zip(names, per_column, strict=True) if count)
+        problems = replace(problems, clipped=clipped, columns=columns)
+    return UsableRecords(accepted, classes, problems)
+
+
+_box = lru_cache(maxsize=8)(Box.of)
+
+
+def _clipped(box: Box, records: npt.NDArray[np.generic]) -> tuple[int, list[int]]:
+    """How many of usable records are clipped, and how many in each column."""
+    if not len(records):
+        return 0, [0] * len(box.lower)
+    ends = np.stack([records.min(axis=0), records.max(axis=0)])
+    if not box.outside(ends).any():
+        return 0, [0] * len(box.lower)
+    outside = box.outside(records)
+    return int(outside.any(axis=1).sum()), [int(count) for count in outside.sum(axis=0)]
+
+
+def _unknown(given: list[object] | None, unlabelled: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    if given is None or not unlabelled.any():
+        return ()
+    found = (given[number] for number in np.flatnonzero(unlabelled).tolist())
+    return tuple(dict.fromkeys(label[:_LABEL_SHOWN] for label in found if isinstance(label, str)))[:_LABELS_SHOWN]
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} ({100 * count / total:.2g} %)"

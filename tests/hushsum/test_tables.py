@@ -1,0 +1,355 @@
+"""Tables are read by the names of the plan's columns, in any order, and by position only where that is asked for."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+import hushsum as hs
+from hushsum import DroppedRecordsWarning, RecordError, Sketch
+from hushsum.entropy import OsEntropy, ReplayableEntropy
+from hushsum.local.reports import reports
+from hushsum.releases import draw
+from hushsum.tables import read_file, read_table
+from tests.plans import classed_plan, client_plan, set_plan, small_plan
+
+NAMED = small_plan(record={"names": ["x", "y"]})
+X, Y = np.random.default_rng(0).uniform(0, 10, (2, 50))
+EXPECTED = Sketch(NAMED).add(np.column_stack([X, Y])).counters
+
+
+def as_csv(columns: dict[str, Any], folder: Path) -> Path:
+    csv.write_csv(pa.table(columns), folder / "records.csv")
+    return folder / "records.csv"
+
+
+def as_parquet(columns: dict[str, Any], folder: Path) -> str:
+    parquet.write_table(pa.table(columns), folder / "records.parquet")
+    return str(folder / "records.parquet")
+
+
+def as_dicts(columns: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    del folder
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+Form = Callable[[dict[str, Any], Path], Any]
+FORMS: dict[str, Form] = {
+    "pandas": lambda columns, _: pd.DataFrame(columns),
+    "polars": lambda columns, _: pl.DataFrame(columns),
+    "lazy": lambda columns, _: pl.LazyFrame(columns),
+    "arrow": lambda columns, _: pa.table(columns),
+    "batch": lambda columns, _: pa.table(columns).to_batches()[0],
+    "mapping": lambda columns, _: columns,
+    "dicts": as_dicts,
+    "csv": as_csv,
+    "parquet": as_parquet,
+}
+TABLES = [name for name in FORMS if name != "dicts"]
+
+
+@pytest.fixture(params=list(FORMS))
+def form(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
+    return lambda columns: FORMS[request.param](columns, tmp_path)
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
+    return lambda columns: FORMS[request.param](columns, tmp_path)
+
+
+def test_columns_are_found_by_their_names_in_any_order(form: Callable[..., Any]) -> None:
+    for columns in ({"x": X, "y": Y}, {"y": Y, "x": X}):
+        assert np.array_equal(Sketch(NAMED).add(form(columns)).counters, EXPECTED)
+
+
+def test_columns_are_mapped_and_chosen(form: Callable[..., Any]) -> None:
+    for columns, chosen in (
+        ({"b": Y, "other": X, "a": X}, {"x": "a", "y": "b"}),
+        ({"y": Y, "other": Y, "a": X}, {"x": "a"}),
+        ({"y": Y, "other": Y, "x": X}, ["x", "y"]),
+        ({"y": Y, "other": Y, "x": X}, ["y", "x"]),
+    ):
+        assert np.array_equal(Sketch(NAMED).add(form(columns), columns=chosen).counters, EXPECTED)
+
+
+def test_a_missing_and_an_extra_column_are_both_named(table: Callable[..., Any]) -> None:
+    sketch = Sketch(NAMED)
+    for columns, text in (
+        ({"x": X, "z": Y}, r"columns x, z, the plan has x, y \(missing: y; not in the plan: z\)"),
+        ({"x": X}, r"\(missing: y\)"),
+        ({"x": X, "y": Y, "z": Y}, r"\(not in the plan: z\)"),
+    ):
+        with pytest.raises(RecordError, match=text):
+            sketch.add(table(columns))
+    with pytest.raises(RecordError, match="no column 'q'; it has x, y"):
+        sketch.add(table({"x": X, "y": Y}), columns={"y": "q"})
+    with pytest.raises(RecordError, match="the plan has no column 'q'; it has x, y"):
+        sketch.add(table({"x": X, "y": Y}), columns={"q": "y"})
+    assert sketch.records == 0
+
+
+def test_without_names_in_the_plan_a_position_is_taken_only_if_asked_for(table: Callable[..., Any]) -> None:
+    plan, columns = small_plan(), {"b": X, "a": Y}
+    with pytest.raises(RecordError, match=r"does not name its 2 columns .* take \(by_position\) b, a as they stand"):
+        Sketch(plan).add(table(columns))
+    for asked in ({"by_position": True}, {"columns": ["b", "a"]}):
+        assert np.array_equal(Sketch(plan).add(table(columns), **asked).counters, EXPECTED)
+    with pytest.raises(RecordError, match=r"3 columns \(b, a, c\), the plan expects 2"):
+        Sketch(plan).add(table({**columns, "c": X}), by_position=True)
+    with pytest.raises(RecordError, match="only the columns of a plan that names them"):
+        Sketch(plan).add(table(columns), columns={"x": "b"})
+
+
+def test_names_of_the_plan_are_passed_over_only_if_asked_for(table: Callable[..., Any]) -> None:
+    assert np.array_equal(Sketch(NAMED).add(table({"y": X, "x": Y}), by_position=True).counters, EXPECTED)
+
+
+def test_a_column_of_anything_else_than_numbers_is_refused(table: Callable[..., Any]) -> None:
+    for values in (["a", "b"], np.array(["2026-01-01", "2026-01-02"], "datetime64[ns]")):
+        with pytest.raises(RecordError, match=r"column 'y' holds .*, expected numbers"):
+            Sketch(NAMED).add(table({"x": [1.0, 2.0], "y": values}))
+
+
+def test_a_missing_value_drops_its_record_alone(tmp_path: Path) -> None:
+    nullable = pd.DataFrame({"x": pd.array([1, None, 3], "Int64"), "y": [1.0, 2.0, 3.0]})
+    objects = pd.DataFrame({"x": [1, "a", 3], "y": [1.0, 2.0, 3.0]})
+    arrow = pa.table({"x": [1, None, 3], "y": [1.0, 2.0, 3.0]})
+    flags = pa.table({"x": [1, 2, 3], "y": [True, None, True]})
+    dicts = [{"x": 1, "y": 1}, {"y": 2}, {"x": 3, "y": 3}]
+    others = [{"x": 1, "y": 1}, {"x": 2, "y": 2, "z": 2}, "x", {"x": 3, "y": 3}, {"x": "1", "y": 1}]
+    for records, dropped in ((nullable, 1), (objects, 1), (arrow, 1), (pl.from_arrow(arrow), 1), (flags, 1),
+                             (FORMS["csv"]({"x": [1, None, 3], "y": [1.0, 2.0, 3.0]}, tmp_path), 1), (dicts, 1),
+                             (others, 3)):  # fmt: skip
+        with pytest.warns(DroppedRecordsWarning, match=f"{dropped} of "):
+            assert Sketch(NAMED).add(records).records == 2
+
+
+def test_dicts_with_other_keys_alone_are_refused() -> None:
+    with pytest.raises(RecordError, match="the first has x, z, expected x, y in each"):
+        Sketch(NAMED).add([{"x": 1, "z": 2}, {"y": 1}])
+
+
+def test_one_dict_of_numbers_is_one_record() -> None:
+    assert np.array_equal(
+        Sketch(NAMED).add({"y": Y[0], "x": X[0]}).counters, Sketch(NAMED).add([[X[0], Y[0]]]).counters
+    )
+
+
+def test_labels_and_clients_may_be_columns(form: Callable[..., Any]) -> None:
+    labels = np.random.default_rng(1).integers(1, 3, 50)
+    plan = classed_plan("1", "2", record={"names": ["x", "y"]}, privacy={"unit": "client", "records_per_client": 1})
+    expected = Sketch(plan).add(np.column_stack([X, Y]), clients=range(50), labels=list(map(str, labels)))
+    columns = {"y": Y, "device": np.arange(50), "x": X, "kind": labels}
+    given = Sketch(plan).add(form(columns), clients="device", labels="kind")
+    assert np.array_equal(given.counters, expected.counters)
+    assert np.array_equal(given.counts, expected.counts)
+    with pytest.raises(hs.ContributionError):
+        given.add(form({**columns, "device": np.zeros(50, np.int64)}), clients="device", labels="kind")
+
+
+def test_a_label_that_is_missing_in_a_table_drops_its_record_alone() -> None:
+    plan = classed_plan("a", "b", record={"names": ["x", "y"]})
+    columns: dict[str, Any] = {"x": [1.0, 2.0], "y": [1.0, 2.0], "kind": ["a", None]}
+    for form in ("pandas", "polars", "arrow", "mapping", "dicts"):
+        records = FORMS[form](columns, Path())
+        with pytest.warns(DroppedRecordsWarning, match="1 of 2 records were left out: 1 without a label"):
+            assert Sketch(plan).add(records, labels="kind").records == 1
+    with pytest.raises(RecordError, match="no column 'a'; it has x, y, kind"):
+        Sketch(plan).add(pd.DataFrame(columns), labels="a")
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    frame = pd.DataFrame(np.ones((2, 3)), columns=["x", "y", "x"])
+    with pytest.raises(RecordError, match="two columns are called 'x'"):
+        Sketch(NAMED).add(frame)
+
+
+def test_a_table_holds_no_sets() -> None:
+    with pytest.raises(RecordError, match="pass the column that holds them"):
+        Sketch(set_plan()).add(pd.DataFrame({"ids": [[1], [2]]}))
+
+
+def test_what_has_no_columns_has_no_names() -> None:
+    for asked in ({"columns": ["x", "y"]}, {"by_position": True}):
+        with pytest.raises(RecordError, match="is no table"):
+            Sketch(NAMED).add(np.ones((2, 2)), **asked)
+
+
+def test_files_without_names_are_read_by_position(tmp_path: Path) -> None:
+    np.save(tmp_path / "records.npy", np.column_stack([X, Y]))
+    assert np.array_equal(Sketch(NAMED).add(tmp_path / "records.npy").counters, EXPECTED)
+    np.savetxt(tmp_path / "records.csv", np.column_stack([X, Y]), fmt="%.17g", delimiter=",")
+    assert np.array_equal(Sketch(NAMED).add(tmp_path / "records.csv", by_position=True).counters, EXPECTED)
+    for plan in (NAMED, small_plan()):
+        with pytest.raises(RecordError, match="column 0, column 1"):
+            Sketch(plan).add(tmp_path / "records.csv")
+
+
+@pytest.mark.parametrize(
+    ("first", "names"), [("0.1,", ()), ('"0.1","0.2"', ()), ("1,2", ()), ("2020,2019", ("2019", "2020"))]
+)
+def test_a_first_line_of_numbers_is_a_record_unless_it_has_the_plans_names(
+    tmp_path: Path, first: str, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "records.csv").write_text(f"{first}\n0.3,0.4\n", encoding="utf-8-sig")
+    table = read_file(tmp_path / "records.csv", names=names)
+    if names:
+        assert table.numbers(names).tolist() == [[0.4, 0.3]]
+    else:
+        assert table.names == ("column 0", "column 1")
+        assert len(table.numbers(table.names)) == 2
+
+
+def test_labels_of_a_csv_stay_text(tmp_path: Path) -> None:
+    plan = classed_plan("01", "02", record={"names": ["x", "y"]})
+    (tmp_path / "records.csv").write_text("x,y,kind\n1,2,01\n3,4,02\n5,6,01\n")
+    assert Sketch(plan).add(tmp_path / "records.csv", labels="kind").records == 3
+
+
+class Hostile:
+    """A value that raises when anybody looks at it."""
+
+    @property  # type: ignore[misc]  # wrong on purpose
+    def __class__(self) -> type:
+        raise RuntimeError("not today")
+
+    def __array__(self, *_: object) -> Any:
+        raise RuntimeError("nor so")
+
+    def __float__(self) -> float:
+        raise RuntimeError("nor like this")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ("n/a", [1, 2], None, "hostile", {}, 10**400, 1j, float("nan"), pd.NaT, pd.NA),
+    ids=lambda odd: type(odd).__name__,
+)
+def test_no_value_of_a_table_decides_about_other_records(odd: Any) -> None:
+    hostile = odd is not pd.NA and odd == "hostile"
+    values = [0.1, Hostile() if hostile else odd, 0.3]
+    objects = np.empty(3, object)
+    for place, value in enumerate(values):
+        objects[place] = value
+    rows = [{"x": value, "y": 1.0} for value in values]
+    tables: list[Any] = [{"x": values, "y": [1.0] * 3}, {"x": objects, "y": np.ones(3)}, rows]
+    if not hostile:  # pandas itself looks at it
+        tables.append(pd.DataFrame({"x": objects, "y": np.ones(3)}))
+    expected = Sketch(NAMED).add([[0.1, 1.0], [0.3, 1.0]])
+    for table in tables:
+        with pytest.warns(DroppedRecordsWarning, match="1 of 3 records"):
+            assert np.array_equal(Sketch(NAMED).add(table).counters, expected.counters)
+
+
+@pytest.mark.parametrize("odd", ({}, {"x": 1.0}, {"x": 0.1, "y": 0.2}))
+def test_a_dict_among_rows_decides_about_itself_alone(odd: dict[str, float]) -> None:
+    rows: list[Any] = [[0.1, 0.2], [0.3, 0.4], odd]
+    expected = Sketch(small_plan()).add(rows[:2])
+    fits = len(odd) == 2
+    for plan in (NAMED, small_plan()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DroppedRecordsWarning)
+            added = Sketch(plan).add(rows)
+        assert added.records == 2 + (fits and plan is NAMED)
+        if added.records == 2:
+            assert np.array_equal(added.counters, expected.counters)
+    with pytest.warns(DroppedRecordsWarning, match="1 of 3"):
+        Sketch(set_plan()).add([[1, 2], [3], odd])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    (
+        {}, {"x": [1.0], "y": 0.2}, {"x": [1, 2], "y": [1]}, {"x": Hostile(), "y": 0.1}, {"x": 0.1, "z": 1.0},
+        {"x": "n/a", "y": 0.1}, [{"x": 1.0}], [{"x": 1.0}, [0.1]], pd.DataFrame({"x": ["n/a"], "y": [0.2]}),
+        pd.DataFrame({"x": [pd.NaT], "y": [0.2]}), {"x": np.array(["a"]), "y": np.array([0.2])},
+    ),
+    ids=range(11),
+)  # fmt: skip
+def test_under_a_plan_of_reports_what_cannot_be_used_sends_a_report(odd: Any) -> None:
+    plan = small_plan(record={"names": ["x", "y"]}, privacy={"mode": "local"})
+    records = read_table(plan, odd).records
+    found, problems = reports(plan, records, None, OsEntropy())
+    assert len(found) == problems.records == len(odd) if isinstance(odd, list) else len(found) == 1
+    assert problems.dropped == problems.records
+
+
+def test_a_column_is_taken_once_and_by_a_list_of_names() -> None:
+    columns: dict[str, Any] = {"x": X, "y": Y}
+    for chosen in ({"x": "y"}, {"x": "y", "y": "y"}, ["x", "y", "x"]):
+        with pytest.raises(RecordError, match="is taken twice"):
+            Sketch(NAMED).add(columns, columns=chosen)
+    with pytest.raises(RecordError, match="got the one name 'xy'"):
+        Sketch(NAMED).add(columns, columns="xy")
+    frame = pd.DataFrame(np.column_stack([Y, X]))  # whose columns are called 0 and 1
+    assert np.array_equal(Sketch(small_plan()).add(frame, columns=[1, 0]).counters, EXPECTED)  # type: ignore[list-item]  # as pandas has them
+
+
+def test_columns_that_are_none_are_refused() -> None:
+    for columns, text in (
+        ({"x": [1.0, 2.0], "y": [1.0]}, "columns of several lengths: x 2, y 1"),
+        ({"x": np.ma.masked_array([1.0, 2.0], [True, False]), "y": [1.0, 2.0]}, "column 'x' is masked"),
+        ({"x": np.ones((2, 2)), "y": [1.0, 2.0]}, "column 'x' holds arrays of shape"),
+    ):
+        with pytest.raises(RecordError, match=text):
+            Sketch(NAMED).add(columns)
+
+
+def test_an_arrow_label_that_is_no_text_drops_its_record_alone() -> None:
+    plan = classed_plan("a", "b", record={"names": ["x", "y"]})
+    broken = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
+    )
+    with pytest.warns(DroppedRecordsWarning, match="1 of 2"):
+        assert Sketch(plan).add(pa.table({"x": [1.0, 2.0], "y": [1.0, 2.0], "k": broken}), labels="k").records == 1
+
+
+def test_labels_may_be_read_once() -> None:
+    with pytest.warns(DroppedRecordsWarning, match="such as 'z'"):
+        Sketch(classed_plan("a", "b")).add([[1.0, 2.0], [3.0, 4.0]], labels=(label for label in "az"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.txt", b"", "expected a file that ends in .parquet, .csv, .npy, got '.txt'"),
+        ("a.npy", b"no array", "not a NumPy array file"),
+        ("a.parquet", b"no table", "not a Parquet file"),
+        ("a.csv", b"x,y\n1,2,3\n", "not a CSV file"),
+        ("a.csv", b"\xff\xfe\x00", "not a CSV file in UTF-8"),
+        ("none.csv", None, "no such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes | None, text: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RecordError, match=text):
+        Sketch(NAMED).add(tmp_path / name)
+
+
+def test_queries_of_a_table_are_read_by_name(form: Callable[..., Any]) -> None:
+    release = draw(
+        Sketch(NAMED).add({"x": X, "y": Y}), kind="tumbling", window=3, entropy=ReplayableEntropy(b"a"), accounted=True
+    )
+    asked = form({"y": Y[:5], "x": X[:5]})
+    if isinstance(asked, str | Path):
+        return  # a file is no query
+    expected = np.column_stack([X, Y])[:5]
+    assert np.array_equal(release.kernel_sum(asked).value, release.kernel_sum(expected).value)
+    assert np.array_equal(release.density(asked).value, release.density(expected).value)
+    with pytest.raises(RecordError, match="y"):
+        release.kernel_sum(form({"x": X[:5], "z": X[:5]}))
+
+
+def test_ids_of_clients_in_a_table_are_of_one_type() -> None:
+    sketch = Sketch(client_plan(3))
+    with pytest.raises(RecordError, match="clients"):
+        sketch.add({"a": [1.0, 2.0], "b": [1.0, 2.0], "who": [None, 7]}, clients="who", by_position=True)
