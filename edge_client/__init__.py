@@ -11,9 +11,9 @@ from edge_client.config import Config
 from edge_client.errors import (
     AbsentWarning,
     AccountError,
+    AuthenticationError,
     ClientStateError,
     ClockWarning,
-    DroppedRecordsWarning,
     EdgeError,
     EdgeWarning,
     EventTimeError,
@@ -29,17 +29,21 @@ from edge_client.errors import (
     SpoolError,
     SpoolFullError,
     SpoolInUseError,
+    UncountedWarning,
     UnreachableError,
 )
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime
 from edge_client.stats import Stats
+from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning
 from hushsum_proto.credentials import Credentials
 
 __all__ = [
     "AbsentWarning",
     "AccountError",
+    "AuthenticationError",
     "ClientStateError",
+    "ClippedRecordsWarning",
     "ClockWarning",
     "Config",
     "Credentials",
@@ -64,5 +68,6 @@ __all__ = [
     "SpoolInUseError",
     "Stats",
     "SystemRuntime",
+    "UncountedWarning",
     "UnreachableError",
 ]

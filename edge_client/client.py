@@ -27,7 +27,8 @@ from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.signing import SigningKey
-from hushsum_proto.answers import Answer
+from hushsum.tables import Columns, read_file, read_table
+from hushsum_proto.answers import Answer, Status
 from hushsum_proto.credentials import Credentials
 
 #: By the plan's mode, and whether its devices are silos.
@@ -63,7 +64,8 @@ class EdgeClient:
         target: ``host:port`` of the service.
         spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
         client_id: Who contributes, 1 to 128 printable characters; where the service asks for a token or a certificate
-            the name in that, any other is refused. None: the one in the spool, at its first use a random one.
+            the name in that, any other is refused. None: the one in the spool, which at the first contact takes the one
+            of the token or certificate, or a random one where there is neither.
         policy: What this device allows. None: every plan that supports its claim, but a large δ or memoised reports.
         config: Limits and waits.
         runtime: Time, tasks and threads; many clients of one process share one. None: one of its own.
@@ -114,6 +116,7 @@ class EdgeClient:
         Raises:
             PolicyError: The policy does not allow the plan.
             UnreachableError: The spool holds no plan yet, and the service gave none within ``first_contact_s``.
+            AuthenticationError: The service does not accept who this client is, or what proves it.
             SessionRefusedError: The service wants no session with this client.
             SpoolError: The spool cannot be used, or belongs to another client.
             PlanError: This version cannot read the service's plan.
@@ -195,7 +198,15 @@ class EdgeClient:
         """Deltas in the spool that have no definitive answer yet."""
         return self._started().driver.unanswered
 
-    async def add(self, records: Any, time: int | datetime | None = None, labels: object = None) -> None:
+    async def add(
+        self,
+        records: Any,
+        time: int | datetime | None = None,
+        labels: object = None,
+        *,
+        columns: Columns | None = None,
+        by_position: bool = False,
+    ) -> None:
         """Contributes records. Returns once they are hashed, bound to their ids and durable in the spool.
 
         It never waits for the network: deltas are sent, sent again and answered in the background, now or at a later
@@ -204,12 +215,21 @@ class EdgeClient:
         taken, and the others refused with a :class:`DroppedRecordsWarning`, which has their number.
 
         Args:
-            records: (n, d), or (d,) for one; floats or integers. Sets: n integer arrays, one alone, or a scipy CSR
-                matrix. A record that cannot be used (NaN, infinity, an empty or unsorted set, an unknown label) is
-                left out alone, with a :class:`DroppedRecordsWarning`. Under a plan of reports it sends one that is
-                uniformly random, which counts towards a bound of records: its absence would show.
+            records: (n, d), or (d,) for one; floats or integers. Sets: n sets or integer arrays, one array alone, or a
+                scipy CSR matrix. A table (a data frame, an Arrow table, a list of dicts, one dict, the path of a CSV,
+                Parquet or ``.npy`` file) is read by the plan's names of columns. A record that cannot be used (NaN,
+                infinity, an empty set, an unknown label) is left out alone, with a :class:`DroppedRecordsWarning`.
+                Under a plan of reports it sends one that is uniformly random, which counts towards a bound of records:
+                its absence would show.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
-            labels: For a plan with classes: n strings, one a record, or one for one record.
+            labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
+                also the name of a column.
+            columns: Of a table: the columns to take, or by the plan's names those of the table.
+            by_position: Take a table's columns in their order, whatever they are called.
+
+        Warns:
+            DroppedRecordsWarning: Records were left out: how many, and why.
+            ClippedRecordsWarning: Records lay outside the plan's bounds: how many, and in which columns.
 
         Raises:
             RecordError: The array cannot be used at all.
@@ -221,14 +241,19 @@ class EdgeClient:
         """
         mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
-        mine = copied(records)  # the caller may reuse its array
-        given = None if labels is None else label_list(labels)
+        if isinstance(records, str | os.PathLike):
+            records = await self._runtime.computing(read_file, records)
+        table = read_table(mode.plan, records, labels=labels, columns=columns, by_position=by_position)
+        mine = copied(table.records)  # the caller may reuse its array
+        given = None if table.labels is None else label_list(table.labels)
         await mode.caught_up()
         window = mode.plan.window.index_at(now_ms)
         addition = await self._runtime.computing(mode.encode, mine, window, given)
         if not (addition.dropped or addition.contributed):
             return
         self._working()  # it may have ended in the meantime
+        for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
+            warnings.warn(warning, stacklevel=2)
         stored = await asyncio.shield(mode.put(addition))  # stored even if this is cancelled
         for warning in left_out(addition, stored):
             warnings.warn(warning, stacklevel=2)
@@ -241,6 +266,9 @@ class EdgeClient:
         out. The service sees when that happens: whether and when this is called must not depend on records, nor on
         whether there are any. The same holds of a silo: it submits now for every such window, once and for all.
 
+        Warns:
+            UncountedWarning: Deltas came too late, or their window is over and forgotten: they are counted nowhere.
+
         Raises:
             RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
             NotCountedError: With a secure sum, or of a silo: windows since the last flush that said so are in no sum.
@@ -252,7 +280,7 @@ class EdgeClient:
         if not self._running:
             raise _not_running()
         await mode.flush(timeout_s)
-        self._unreported.raise_all()
+        self._unreported.raise_all(stacklevel=2)
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -263,9 +291,14 @@ class EdgeClient:
         )
 
     async def _start(self, spool: Spool) -> None:
-        transport = GrpcTransport(self._target, spool.client_id, self._config, self._credentials)
+        # At the first contact a token or a certificate says who this is. From then on the spool's name is declared,
+        # too: with the proof of another client nothing is sent.
+        shown = self._credentials is not None and self._credentials.names_itself
+        unnamed = shown and self._client_id is None and await self._runtime.blocking(lambda: spool.plan) is None
         retry = RetryPolicy(self._runtime, self._config, self._entropy)
-        plan, is_new = await pinned_plan(spool, self._policy, transport, retry)
+        first = GrpcTransport(self._target, None if unnamed else spool.client_id, self._config, self._credentials)
+        plan, is_new = await pinned_plan(spool, self._policy, first, retry, unnamed=unnamed)
+        transport = GrpcTransport(self._target, spool.client_id, self._config, self._credentials)
         context = ClientContext(spool, plan, transport, retry, self._key, self._note)
         self._mode = await _MODES[plan.privacy.mode, plan.privacy.is_silo].open(context)
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
@@ -291,8 +324,11 @@ class EdgeClient:
         return mode
 
     def _note(self, answer: Answer) -> None:  # the fleet of hushsum_simulator.deployment overrides it
-        self._started().on_answer(answer)
-        self._unreported.add(answer)
+        mode = self._started()
+        mode.on_answer(answer)
+        # What becomes of a silo's submission, NotCountedError tells.
+        if answer.status is Status.REFUSED or not mode.plan.privacy.is_silo:
+            self._unreported.add(answer)
 
 
 def _not_running() -> ClientStateError:

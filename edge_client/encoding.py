@@ -15,12 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from edge_client.config import LARGE_BYTES
-from edge_client.errors import AbsentWarning, DroppedRecordsWarning, EdgeWarning, EventTimeError
+from edge_client.errors import AbsentWarning, EventTimeError
 from edge_client.spool.changes import NO_ID, Add, AddReports, DrawnReports, Int64s, PackedDelta, StoredDelta
 from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
 from hushsum.delta import DeltaId, apply, encode_all, renumbered, unpack_at_home
 from hushsum.entropy import Entropy, OsEntropy
+from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
 from hushsum.local import reports as encoding
 from hushsum.local.report_batch import ReportBatch
@@ -53,12 +54,11 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Add:
 
 
 def _addition(plan: Plan, records: Any, window: int, labels: object) -> Add:
-    deltas, dropped = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
+    deltas, problems = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
     # Packed but for their ids, so that storing them takes a transaction no time.
     packed = tuple(PackedDelta(delta.records, partial(renumbered, delta.pack(plan))) for delta in deltas)
-    given = dropped + sum(delta.records for delta in deltas)
-    price = plan.delta_sizes.batch_bytes_max(given)
-    return Add(window, packed, dropped, plan.privacy.records_per_client, price)
+    price = plan.delta_sizes.batch_bytes_max(problems.records)
+    return Add(window, packed, problems, plan.privacy.records_per_client, price)
 
 
 def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> Add:
@@ -69,7 +69,7 @@ def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> A
     some, given = _head(records, labels, _end(plan, records, labels, most))
     addition = _addition(plan, some, whole.window, given)
     # It takes the room of all that were given: how many of them can be used before its end is not to show there.
-    return replace(addition, dropped=whole.dropped, refused=whole.contributed - most, price=whole.price)
+    return replace(addition, problems=whole.problems, refused=whole.contributed - most, price=whole.price)
 
 
 def _head(records: Any, labels: object, end: int) -> tuple[Any, object]:
@@ -110,13 +110,13 @@ class ReportEncoder:
 
     def _addition(self, records: Any, window: int, labels: object) -> AddReports:
         plan = self.plan
-        reports, dropped = encoding.reports(plan, records, labels, self.entropy)
+        reports, problems = encoding.reports(plan, records, labels, self.entropy)
         split = partial(self._batches, window)
         records_max = plan.privacy.records_per_client
         if self.secret is None:
-            return AddReports(window, split(reports), dropped, records_max)
+            return AddReports(window, split(reports), problems, records_max)
         drawn = DrawnReports(keys_of(plan, records, labels, self.secret), reports, split)
-        return AddReports(window, (), dropped, records_max, drawn=drawn)
+        return AddReports(window, (), problems, records_max, drawn=drawn)
 
     def _first(self, whole: AddReports, records: Any, labels: object, most: int) -> AddReports:
         """The addition of the first ``most`` records. Unusable ones count, too, and are refused after those."""
@@ -141,12 +141,11 @@ def reports_max(plan: Plan) -> int:
     return min(sizes.records_max, (LARGE_BYTES - _HEADER_BYTES) // sizes.width)
 
 
-def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[EdgeWarning]:
+def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[HushsumWarning]:
     """The warnings about records that the spool did not take, or not as they are."""
     taken = sum(delta.records for delta in stored)
     refused = addition.contributed - taken if stored else 0
-    if addition.dropped:
-        yield DroppedRecordsWarning(addition.dropped_text(taken, refused))
+    yield from addition.warnings_after(taken, refused)
     if refused:
         allowed = f"the plan allows {addition.records_max} records a client and window"
         yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused, the last ones")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hushsum.errors import BudgetError, HushsumError
+from hushsum.errors import BudgetError, HushsumError, HushsumWarning
 from hushsum.privacy.relations import Cost
 
 
@@ -119,20 +119,16 @@ class SessionRefusedError(EdgeError):
     """The service wants no session with this client; what is unsent stays in the spool."""
 
 
+class AuthenticationError(SessionRefusedError):
+    """The service does not accept who this client says it is, or what proves it: the text has the service's words."""
+
+
 class PlanChangedError(SessionRefusedError):
     """Another plan is collected at the target than the one that this spool belongs to."""
 
 
-class EdgeWarning(UserWarning):
-    """The root of the SDK's warnings."""
-
-
-class DroppedRecordsWarning(EdgeWarning):
-    """Records that cannot be used (NaN, infinity, an unknown label) were left out, each alone; or too many were added.
-
-    Under a plan of reports each unusable one has sent one that is uniformly random, as its text says. With unit
-    ``client`` those were left out that are more than the plan allows a client in the window: the last ones of a batch.
-    """
+class EdgeWarning(HushsumWarning):
+    """The root of the SDK's own warnings."""
 
 
 class AbsentWarning(EdgeWarning):
@@ -141,6 +137,10 @@ class AbsentWarning(EdgeWarning):
     It did not run there, has submitted for the window already, or cannot pay for it. That it takes part is visible, and
     must not depend on its having records.
     """
+
+
+class UncountedWarning(EdgeWarning):
+    """Deltas are counted nowhere: they came after their window's seal, or their window is over and forgotten."""
 
 
 class ClockWarning(EdgeWarning):

@@ -6,7 +6,14 @@ from functools import lru_cache
 from typing import TypeVar
 
 from edge_client.config import Config
-from edge_client.errors import PlanChangedError, PolicyError, SessionRefusedError, SpoolError, UnreachableError
+from edge_client.errors import (
+    AuthenticationError,
+    PlanChangedError,
+    PolicyError,
+    SessionRefusedError,
+    SpoolError,
+    UnreachableError,
+)
 from edge_client.policy import SIGNED_BY, Policy
 from edge_client.runtime import BackOff, Runtime
 from edge_client.spool.spool import Spool
@@ -15,6 +22,7 @@ from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
 from hushsum.plan import Plan, plan_id_of
 from hushsum.signed_plan import SignedPlan
+from hushsum_proto.answers import UNWELCOME
 
 T = TypeVar("T")
 
@@ -34,6 +42,8 @@ class RetryPolicy:
         """What an attempt returns, repeated after a :class:`ConnectionLostError` for ``first_contact_s`` seconds.
 
         Raises:
+            AuthenticationError: The service does not accept who this client is, to the end of that time where the
+                credentials are files, which may be renewed.
             SessionRefusedError: The service refuses for good; its text begins with ``refused``.
             UnreachableError: No attempt succeeded in time; its text begins with ``missing``, where ``{}`` is the time.
         """
@@ -44,20 +54,33 @@ class RetryPolicy:
                 return await attempt()
             except ConnectionLostError as error:
                 loss = error.loss
+            if loss.refusal is not None and loss.refusal.reason in UNWELCOME:
+                raise AuthenticationError(f"the service does not accept this client: {loss.detail}")
             if loss.refusal is not None and not loss.refusal.retry:
                 raise SessionRefusedError(f"{refused}: {loss.detail}")
             wait_s = backoff.next_s()
+            if self.runtime.monotonic() + wait_s >= deadline and loss.unwelcome:
+                raise AuthenticationError(loss.detail)
             if self.runtime.monotonic() + wait_s >= deadline:
                 what = missing.format(f"{self.config.first_contact_s:g} s")
                 raise UnreachableError(f"{what}; the last attempt ended with: {loss.detail}")
             await self.runtime.sleep(wait_s)
 
 
-async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry: RetryPolicy) -> tuple[Plan, bool]:
+async def pinned_plan(
+    spool: Spool, policy: Policy, transport: Transport, retry: RetryPolicy, *, unnamed: bool = False
+) -> tuple[Plan, bool]:
     """The plan that the spool belongs to, or else that the service collects; the policy allows it, and it is kept.
 
     Where the policy wants a signature that the spool has not, since it is older or the planner's key is new, the plan
     is fetched once more.
+
+    Args:
+        spool: Of the client.
+        policy: What this device allows.
+        transport: To the service.
+        retry: Of the first contact.
+        unnamed: Whether the service says who this is: the spool takes that name with the plan.
 
     Returns:
         The plan, and whether it was just fetched: the spool then holds nothing to send.
@@ -73,10 +96,11 @@ async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry:
     blocking = retry.runtime.blocking
     stored = await blocking(_stored_plan, spool)
     if stored is None:
-        reply = await _fetch_plan(transport, retry)
+        reply, client_id = await _fetch_plan(transport, retry)
         plan = await blocking(read_plan, reply.bundle)
         policy.check(plan, reply.signed)
-        await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
+        signature = None if reply.signed is None else reply.signed.to_bytes()
+        await blocking(spool.keep_plan, plan.bundle, signature, client_id if unnamed else "")
         return plan, True
     signed = await blocking(_stored_signature, spool, stored)
     try:
@@ -86,7 +110,7 @@ async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry:
         if error.rule != SIGNED_BY:
             raise
     try:
-        signed = (await _fetch_plan(transport, retry, stored.id)).signed or signed
+        signed = (await _fetch_plan(transport, retry, stored.id))[0].signed or signed
     except UnreachableError:
         if signed is None:
             raise
@@ -96,8 +120,8 @@ async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry:
     return stored, False
 
 
-async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes = b"") -> PlanReply:
-    """The plan that the service collects, which must have the expected id, unless that is empty."""
+async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes = b"") -> tuple[PlanReply, str]:
+    """The plan that the service collects, which must have the expected id, unless that is empty; and who this is."""
     return await retry.fetch(
         lambda: _attempt(transport, expected),
         refused="the service wants no session with this client",
@@ -105,7 +129,7 @@ async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes 
     )
 
 
-async def _attempt(transport: Transport, expected: bytes) -> PlanReply:
+async def _attempt(transport: Transport, expected: bytes) -> tuple[PlanReply, str]:
     connection = transport.connect()
     try:
         welcome = await connection.greet(expected)
@@ -118,7 +142,7 @@ async def _attempt(transport: Transport, expected: bytes) -> PlanReply:
     if expected not in (b"", welcome.plan_id):
         came, own = welcome.plan_id.hex()[:12], expected.hex()[:12]
         raise PlanChangedError(f"the service collects plan {came}, this spool belongs to plan {own}: use another spool")
-    return reply
+    return reply, welcome.client_id
 
 
 def _stored_plan(spool: Spool) -> Plan | None:

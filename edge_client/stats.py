@@ -7,42 +7,64 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Final, Self
 
-from edge_client.errors import RefusalWarning, RefusedError
+from edge_client.errors import RefusalWarning, RefusedError, UncountedWarning
 from hushsum_proto.answers import Answer, AnyReason, Status
 
 
 class UnreportedRejections:
-    """Rejections, by reason, that no flush has raised yet."""
+    """Deltas that count nowhere, and that no flush has told of yet: refused ones by reason, late and unknown ones."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._details: dict[str, str] = {}
+        self._uncounted: Counter[Status] = Counter()
 
     def add(self, answer: Answer) -> None:
-        """Adds a definitive answer, if it is a refusal."""
+        """Adds a definitive answer, if its delta does not count."""
+        if answer.status in (Status.LATE, Status.UNKNOWN):
+            self._uncounted[answer.status] += 1
         if answer.status is Status.REFUSED and answer.refusal is not None:
             name = reason_name(answer.refusal.reason)
             self._counts[name] += 1
             self._details.setdefault(name, answer.refusal.detail)
 
-    def raise_all(self) -> None:
-        """Raises what there is, once.
+    def raise_all(self, stacklevel: int) -> None:
+        """Tells of what there is, once.
+
+        Warns:
+            UncountedWarning: Deltas came too late, or their window is forgotten.
 
         Raises:
             RefusedError: Deltas were refused for good since the last time that this was raised.
         """
+        self._warn_uncounted(stacklevel + 1)
         if self._counts:
             refused, self._counts = self._counts, Counter()
             raise RefusedError(refused, self._details)
 
     def warn(self, stacklevel: int) -> None:
         """Warns of what there is."""
+        self._warn_uncounted(stacklevel + 1)
         if self._counts:
             warnings.warn(str(RefusedError(self._counts, self._details)), RefusalWarning, stacklevel=stacklevel + 1)
+
+    def _warn_uncounted(self, stacklevel: int) -> None:
+        uncounted, self._uncounted = self._uncounted, Counter()
+        if uncounted:
+            each = "; ".join(f"{count} {_UNCOUNTED[status]}" for status, count in uncounted.items())
+            text = f"{uncounted.total()} deltas are counted nowhere: {each}"
+            warnings.warn(text, UncountedWarning, stacklevel=stacklevel + 1)
+
+
+_UNCOUNTED: Final = {
+    Status.LATE: "came after their window was sealed (late)",
+    Status.UNKNOWN: "belong to a window that is over and forgotten (unknown)",
+}
 
 
 RECORDS: Final = "records"
 RECORDS_DROPPED: Final = "records_dropped"
+RECORDS_CLIPPED: Final = "records_clipped"
 RECORDS_ABSENT: Final = "records_absent"
 RECORDS_REFUSED: Final = "records_refused"
 DELTAS: Final = "deltas"
@@ -82,7 +104,8 @@ class Stats:
 
     Attributes:
         records: Usable records that were added.
-        records_dropped: Records that were left out for a NaN or an infinity.
+        records_dropped: Records that were left out, because they could not be read or had no label of the plan.
+        records_clipped: Usable records outside the plan's bounds, which were moved to them.
         records_absent: With a secure sum, or of a silo: usable records that were left out, for in their window this
             client did not run, or it was spent or over already.
         records_refused: Records that were left out because they were more than the plan allows a client in the window,
@@ -110,6 +133,7 @@ class Stats:
 
     records: int = 0
     records_dropped: int = 0
+    records_clipped: int = 0
     records_absent: int = 0
     records_refused: int = 0
     deltas: int = 0

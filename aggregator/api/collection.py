@@ -13,7 +13,7 @@ itself, which ends after its delta's size / r seconds.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
@@ -440,12 +440,13 @@ class Collection:
             session.stop()
 
     async def hello(self, call: Call, request: pb.HelloRequest) -> pb.HelloReply:
-        """Opens a session; the caller is checked, so that a client learns early that it is not known."""
-        call.client_id()
+        """Opens a session; the caller is checked, and told who it is: a client learns early that it is not known."""
+        client_id = call.client_id()
         self._receiver.check_running()
         _check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
         _check_number(len(request.features), FEATURES_MAX, "features")
-        return convert.welcome_to_wire(await self._handshake.welcome(convert.hello_from_wire(request)))
+        welcome = await self._handshake.welcome(convert.hello_from_wire(request))
+        return convert.welcome_to_wire(replace(welcome, client_id=client_id))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
         client_id = call.client_id()

@@ -146,6 +146,7 @@ class SessionDriver:
         self._timer: asyncio.Task[None] | None = None
         self._closed = False
         self._is_reported = False  # the failure was raised
+        self._has_unsent = False
 
     @property
     def sends(self) -> SendStats:
@@ -167,7 +168,10 @@ class SessionDriver:
         return stored
 
     def _on_stored(self, stored: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
-        if stored.cancelled() or stored.exception() is not None or not stored.result() or self._closed:
+        if stored.cancelled() or stored.exception() is not None or not stored.result():
+            return
+        if self._closed or self.failure is not None:  # they stay in the spool, and the session never hears of them
+            self._has_unsent = True
             return
         deltas = stored.result()
         self._payloads.keep(deltas)
@@ -184,7 +188,7 @@ class SessionDriver:
         """
         send_window = self._session.send_window
         end = send_window.end
-        if not send_window.is_answered(end):
+        if self._has_unsent or not send_window.is_answered(end):
             self.raise_failure()
             await self.waiters.wait(lambda: send_window.is_answered(end), timeout_s, self._timeout_error)
 

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.delta import DeltaId
-from hushsum.errors import HushsumError
+from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, HushsumError, HushsumWarning
+from hushsum.usable import RecordProblems
 
 Int64s = npt.NDArray[np.int64]
 #: Runs a query with its values. Any: the columns of a row are those of the query.
@@ -56,7 +57,7 @@ class Add:
     Attributes:
         window: Its index.
         deltas: In the order in which they get their ids.
-        dropped: Unusable records that were left out.
+        problems: Of the records that were given: which are unusable and left out, which were clipped.
         records_max: The most records that this client may add to one window; None without such a bound.
         price: Bytes that the spool reserves for the deltas: the most that those of as many records could take,
             whatever they are, so that no record decides whether there is room for others. None: as many as they have.
@@ -67,11 +68,16 @@ class Add:
 
     window: int
     deltas: tuple[PackedDelta, ...]
-    dropped: int
+    problems: RecordProblems
     records_max: int | None
     price: int | None = None
     refused: int = 0
     first: "Callable[[int], Add] | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def dropped(self) -> int:
+        """Unusable records that were left out."""
+        return self.problems.dropped
 
     @property
     def contributed(self) -> int:
@@ -83,8 +89,14 @@ class Add:
         """Usable records."""
         return self.contributed
 
-    def dropped_text(self, taken: int, refused: int) -> str:  # noqa: ARG002  reports need to know what was refused
-        return f"{self.dropped} unusable records were left out, {taken} were added"
+    @property
+    def warnings_before(self) -> tuple[HushsumWarning, ...]:
+        """What is known of the records before they are stored."""
+        return tuple(self.problems.warnings())
+
+    def warnings_after(self, taken: int, refused: int) -> tuple[HushsumWarning, ...]:  # noqa: ARG002  reports need to know
+        """The same, where what is stored decides it: so many records were taken, and so many refused."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -124,11 +136,20 @@ class AddReports(Add):
     def records(self) -> int:
         return self.contributed - self.dropped
 
-    def dropped_text(self, taken: int, refused: int) -> str:
-        if refused:
-            return f"{taken} reports were added, uniformly random ones for unusable records"
-        random = f"{self.dropped} unusable records send a report each that is uniformly random"
-        return f"{random}, {taken - self.dropped} were added"
+    @property
+    def warnings_before(self) -> tuple[HushsumWarning, ...]:
+        """None: a warning that is an error would keep a report back, whose absence shows."""
+        return ()
+
+    def warnings_after(self, taken: int, refused: int) -> tuple[HushsumWarning, ...]:
+        clipped = (ClippedRecordsWarning(self.problems.clipped_text),) if self.problems.clipped else ()
+        if not self.dropped:
+            return clipped
+        text = f"{taken} reports were added, uniformly random ones for unusable records"
+        if not refused:
+            random = f"{self.dropped} unusable records send a report each that is uniformly random"
+            text = f"{random}, {taken - self.dropped} were added: {self.problems.reasons}"
+        return (DroppedRecordsWarning(text), *clipped)
 
 
 @dataclass(frozen=True)

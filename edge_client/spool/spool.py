@@ -131,6 +131,10 @@ def _identify(database: sqlite3.Connection, client_id: str | None, entropy: Entr
         database.execute("INSERT INTO identity (only, stream, client_id) VALUES (1, ?, ?)", row[:2])
         database.execute("INSERT INTO next (only, sequence) VALUES (1, ?)", row[2:])
     stream, owner, next_sequence = row
+    is_bound = database.execute("SELECT 1 FROM plan").fetchone() is not None  # to the client that the service knows
+    if client_id not in (None, owner) and not is_bound:
+        database.execute("UPDATE identity SET client_id = ?", (client_id,))
+        owner = client_id
     if client_id not in (None, owner):
         # A delta that was sent under one id and is sent again under another would count twice.
         raise SpoolError(f"spool: it belongs to client {owner!r}, got client_id={client_id!r}; each needs its own")
@@ -243,12 +247,21 @@ class Spool:
         """Whether every delta has its answer."""
         return self._state.bytes == 0
 
-    def keep_plan(self, plan: bytes, signature: bytes | None = None) -> None:
-        """Binds the spool to a plan, once and for ever, and to the signature that it came with."""
+    def keep_plan(self, plan: bytes, signature: bytes | None = None, client_id: str = "") -> None:
+        """Binds the spool to a plan, once and for ever, to the signature that it came with, and to a client.
+
+        Args:
+            plan: Its bundle.
+            signature: Of the plan.
+            client_id: Who this is to the service; empty: the name that the spool has.
+        """
         with self._using(), self._transaction():
             self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
+            if client_id:
+                self._database.execute("UPDATE identity SET client_id = ?", (client_id,))
             if signature is not None:
                 self._write_signature(signature)
+        self.client_id = client_id or self.client_id
 
     def keep_signature(self, signature: bytes) -> None:
         """Keeps a signature of the plan that the spool is bound to, in place of an older one."""

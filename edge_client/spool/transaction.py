@@ -30,6 +30,7 @@ from edge_client.stats import (
     DELTAS,
     RECORDS,
     RECORDS_ABSENT,
+    RECORDS_CLIPPED,
     RECORDS_DROPPED,
     RECORDS_REFUSED,
     REPORTS,
@@ -152,6 +153,8 @@ class SpoolTransaction:
         if change.records_max is not None:
             self._contributions[change.window] = self._contributed(change.window) + change.contributed
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: deltas})
+        if change.problems.clipped:
+            self.counts[RECORDS_CLIPPED] += change.problems.clipped
         self.counts[RECORDS_REFUSED] += change.refused
 
     def _require_room(self, size: int, memoised: int = 0) -> None:

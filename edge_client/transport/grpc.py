@@ -15,7 +15,7 @@ from hushsum.errors import DirectoryError, Reason
 from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum.signing import DIRECTORY_BYTES_MAX
 from hushsum_proto import convert_outcomes
-from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
+from hushsum_proto.answers import UNWELCOME, Answer, AnyReason, Refusal, ServiceReason
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.convert_rounds import (
@@ -57,7 +57,6 @@ _ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence o
 _LARGE_BYTES_S: Final = 64 * 1024
 _LOG: Final = logging.getLogger("edge_client")
 _ENDED: Final = Disconnect("the service ended the call without an outcome")
-_UNWELCOME: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN})
 
 
 Metadata = tuple[tuple[str, str], ...]
@@ -69,14 +68,19 @@ class GrpcTransport:
     A service that does not admit a client does so for good where the credentials are fixed. Those in files may be
     renewed at any moment: then it is a loss like any other, after which they are read again.
 
+    Where ``client_id`` is None, the credentials alone say who this is.
+
     Raises:
         CredentialsError: ``insecure`` would send a token in plaintext to another machine.
     """
 
-    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, target: str, client_id: str | None, config: Config, credentials: Credentials | None = None
+    ) -> None:
         self.timeout_s = config.call_timeout_s  # for each call but a stream
         self._target = target
-        self._declared: Metadata = ((CLIENT_ID, client_id_to_metadata(client_id)),)
+        declared = () if client_id is None else ((CLIENT_ID, client_id_to_metadata(client_id)),)
+        self._declared: Metadata = declared
         credentials = credentials or Credentials()
         self._credentials = credentials.in_plaintext(target) if config.insecure else credentials
         keepalive_ms = int(config.keepalive_s * 1000)
@@ -158,7 +162,7 @@ class GrpcTransport:
         if code is grpc.StatusCode.UNAVAILABLE:
             explained = self._credentials.explained(self._target, said)
             return Disconnect(detail if explained == said else explained, refusal)
-        if reason in _UNWELCOME and self._credentials.renewable:
+        if reason in UNWELCOME and self._credentials.renewable:
             return self._unwelcome(detail)
         return Disconnect(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
 
@@ -169,13 +173,13 @@ class GrpcTransport:
             ConnectionLostError: It does.
         """
         refusal = answer.refusal
-        if refusal is not None and refusal.reason in _UNWELCOME and self._credentials.renewable:
+        if refusal is not None and refusal.reason in UNWELCOME and self._credentials.renewable:
             raise ConnectionLostError(self._unwelcome(refusal.detail))
         return answer
 
     def _unwelcome(self, detail: str) -> Disconnect:
         _LOG.warning("%s does not accept what this client shows, which is read again: %s", self._target, detail)
-        return Disconnect(f"the service does not accept what this client shows: {detail}")
+        return Disconnect(f"the service does not accept what this client shows: {detail}", unwelcome=True)
 
 
 class _Call:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer, AnyReason, Fault, Refusal, Status
+from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert_numbers import FAULTS, FAULTS_READ, REASONS, REASONS_READ, STATUSES, STATUSES_READ
 from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, LogEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
@@ -227,6 +228,7 @@ def welcome_to_wire(welcome: Welcome) -> pb.HelloReply:
         newest_window=welcome.newest_window,
         in_flight_max=welcome.in_flight_max,
         delta_bytes_max=welcome.delta_bytes_max,
+        client_id=welcome.client_id,
     )
 
 
@@ -234,12 +236,14 @@ def welcome_from_wire(message: pb.HelloReply) -> Welcome:
     """What the service replies.
 
     Raises:
-        MalformedMessageError: A plan id that is not 32 bytes, or a limit of 0.
+        MalformedMessageError: A plan id that is not 32 bytes, a limit of 0, or a name that no client has.
     """
     if len(message.plan_id) != ID_BYTES:
         raise MalformedMessageError(f"plan id: expected {ID_BYTES} bytes, got {len(message.plan_id)}")
     if not message.in_flight_max or not message.delta_bytes_max:
         raise MalformedMessageError("hello: expected limits above 0, got none")
+    if message.client_id and (flaw := flaw_of(message.client_id)):
+        raise MalformedMessageError(f"hello: the client id: {flaw}")
     return Welcome(
         protocol_version=message.protocol_version,
         plan_id=message.plan_id,
@@ -249,5 +253,6 @@ def welcome_from_wire(message: pb.HelloReply) -> Welcome:
         newest_window=message.newest_window,
         in_flight_max=message.in_flight_max,
         delta_bytes_max=message.delta_bytes_max,
+        client_id=message.client_id,
         features=tuple(message.features),
     )

@@ -4,6 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,8 @@ class Credentials:
     TLS is spoken to another machine, and to this one where ``ca``, ``certificate`` or ``tls`` says so.
 
     Attributes:
-        token: A bearer token, or the path of the file that holds one; None: no token.
+        token: A bearer token itself.
+        token_file: The path of the file that holds one, instead.
         ca: Authorities whose certificates are believed (PEM); None: the public ones that gRPC comes with, or those of
             the file that GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names.
         certificate: This client's own, with its chain (PEM), where the service asks for one,
@@ -38,10 +40,11 @@ class Credentials:
         server_name: Whose certificate is expected, where that is not the target's host.
     """
 
-    token: str | Path | None = field(default=None, repr=False)
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | PathLike[str] | None = None
+    ca: str | PathLike[str] | None = None
+    certificate: str | PathLike[str] | None = None
+    key: str | PathLike[str] | None = None
     tls: bool = False
     insecure: bool = False
     server_name: str | None = None
@@ -49,16 +52,24 @@ class Credentials:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise CredentialsError("certificate: a certificate and its private key belong together")
+        if self.token is not None and self.token_file is not None:
+            raise CredentialsError("token: got a token and the file of one, expected one of them")
+        if isinstance(self.token, PathLike):
+            raise CredentialsError("token: got a path, expected the token itself; token_file names a file")
 
     @property
     def renewable(self) -> bool:
         """Whether what proves who this is lies in files, where it may be renewed at any moment."""
-        return self.certificate is not None if self.token is None else isinstance(self.token, Path)
+        return self.token is None and (self.token_file is not None or self.certificate is not None)
 
     @property
     def names_itself(self) -> bool:
         """Whether what is shown says by itself who this is."""
-        return self.token is not None or self.certificate is not None
+        return self._shows_token or self.certificate is not None
+
+    @property
+    def _shows_token(self) -> bool:
+        return self.token is not None or self.token_file is not None
 
     def speaks_tls(self, target: str) -> bool:
         """Whether TLS is spoken to ``host:port``."""
@@ -72,7 +83,7 @@ class Credentials:
             CredentialsError: A token would go to ``target`` that way.
         """
         given = replace(self, insecure=True)
-        if self.token is not None and not (self.insecure or is_loopback(target) or given.speaks_tls(target)):
+        if self._shows_token and not (self.insecure or is_loopback(target) or given.speaks_tls(target)):
             raise CredentialsError(
                 f"token: it would go to {target} in plaintext, for everybody on the way: leave out insecure, or "
                 "give the credentials a ca (in Python, Credentials(insecure=True) is asked no questions)"
@@ -94,7 +105,7 @@ class Credentials:
         Raises:
             CredentialsError: The token's file cannot be read, or holds none.
         """
-        return replace(self, token=self._token())
+        return replace(self, token=self._token(), token_file=None)
 
     def channel(self, target: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:  # Any: gRPC's own form
         """A channel that connects at its first call.
@@ -118,9 +129,11 @@ class Credentials:
         return explanation(details, target, tls=tls, expected=self.server_name) or details
 
     def _token(self) -> str | None:
-        if self.token is None:
+        token = self.token
+        if self.token_file is not None:
+            token = _read(self.token_file, "token").decode("ascii", "replace")
+        if token is None:
             return None
-        token = self.token if isinstance(self.token, str) else _read(self.token, "token").decode("ascii", "replace")
         if not (token := token.strip()) or not token.isascii() or not token.isprintable():
             raise CredentialsError("token: expected a line of printable ASCII, got something else")
         return token
@@ -150,8 +163,8 @@ def is_loopback(target: str) -> bool:
         return False
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read(path: str | PathLike[str], what: str) -> bytes:
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise CredentialsError(f"{what}: {path} cannot be read: {error.strerror}") from error

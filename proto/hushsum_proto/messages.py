@@ -75,6 +75,8 @@ class Welcome:
         newest_window: The newest that does: now plus the stated skew.
         in_flight_max: Unanswered deltas that a session may have.
         delta_bytes_max: Of one packed delta.
+        features: What else the service knows.
+        client_id: Who the caller is, to the service; empty of an older one.
     """
 
     protocol_version: int
@@ -86,6 +88,7 @@ class Welcome:
     in_flight_max: int
     delta_bytes_max: int
     features: tuple[str, ...] = ()
+    client_id: str = ""
 
 
 @dataclass(frozen=True)

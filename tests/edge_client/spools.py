@@ -7,6 +7,7 @@ from edge_client.spool.changes import Add, PackedDelta
 from edge_client.spool.spool import Spool
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
+from hushsum.usable import RecordProblems
 
 
 def opened(path: Path, client_id: str | None = None, bytes_max: int = 2**30) -> Spool:
@@ -21,4 +22,5 @@ def bytes_of(id: DeltaId, text: str = "") -> bytes:
 def addition(*texts: str, window: int = 0, records_max: int | None = None, dropped: int = 0) -> Add:
     """Deltas of one record each."""
     deltas = tuple(PackedDelta(1, partial(bytes_of, text=text)) for text in texts)
-    return Add(window, deltas, dropped, records_max)
+    records = sum(delta.records for delta in deltas) + dropped
+    return Add(window, deltas, RecordProblems(records, unreadable=dropped), records_max)

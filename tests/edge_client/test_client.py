@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 from typing_extensions import override
 
 from edge_client import (
     ClientStateError,
+    ClippedRecordsWarning,
     ClockWarning,
     Config,
     DroppedRecordsWarning,
@@ -28,9 +30,12 @@ from edge_client import (
     SpoolError,
     SpoolInUseError,
     SystemRuntime,
+    UncountedWarning,
     UnreachableError,
 )
+from edge_client.participation.mode import CentralMode, Mode
 from edge_client.session.session import Stage
+from edge_client.spool.changes import Add, StoredDelta
 from edge_client.transport.grpc import pushed_back
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
@@ -152,14 +157,16 @@ async def test_labels_go_with_their_records_over_several_deltas_and_may_be_used_
     labels = np.array(["a", "b", "c", "nobody"])[rng.integers(0, 4, len(batch))]
     labels[-1] = "a"
     expected = Sketch(service.plan)
-    unknown = expected.add(batch, labels=labels.copy())
+    unknown = int((labels == "nobody").sum())
+    with pytest.warns(DroppedRecordsWarning):
+        expected.add(batch, labels=labels.copy())
     async with client_of(service, path, runtime) as client:
         adding = asyncio.ensure_future(client.add(batch, labels=labels))
         await asyncio.wait([adding], timeout=0)
         labels[:] = "c"
-        with pytest.warns(DroppedRecordsWarning, match=f"{unknown} unusable records were left out"):
+        with pytest.warns(DroppedRecordsWarning, match=f"{unknown} of .* records were left out"):
             await adding
-        for wrong in (None, ["a"], labels[1:], 7, [7] * len(batch), {"a"}):
+        for wrong in (None, ["a"], labels[1:], 7, [7.5] * len(batch), {"a"}):
             with pytest.raises(RecordError, match="labels: "):
                 await client.add(batch, labels=wrong)
         await client.flush()
@@ -175,9 +182,9 @@ async def test_a_record_with_nan_or_infinity_is_left_out_alone_with_a_warning(
     batch = values(rng, 10)
     batch[3, 1], batch[7, 0] = np.nan, np.inf
     async with client_of(service, path, runtime) as client:
-        with pytest.warns(DroppedRecordsWarning, match="2 unusable records were left out, 8 were added"):
+        with pytest.warns(DroppedRecordsWarning, match="2 of 10 records were left out: 2 "):
             await client.add(batch)
-        with pytest.warns(DroppedRecordsWarning, match="1 unusable records"):
+        with pytest.warns(DroppedRecordsWarning, match="1 of "):
             await client.add([np.nan, 1.0])
         await client.flush()
     assert holds(service.fold, np.delete(batch, [3, 7], axis=0))
@@ -219,6 +226,45 @@ async def test_what_cannot_be_used_at_all_is_refused_and_nothing_is_taken(
         assert client.tallies.deltas == 0
 
 
+async def test_clipped_records_are_counted_and_warned_of(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    async with client_of(service, path, runtime) as client:
+        with pytest.warns(
+            ClippedRecordsWarning, match=r"^1 \(50 %\) of 2 records lay outside .*: column 1 1 \(50 %\)$"
+        ):
+            await client.add([[1.0, 2.0], [3.0, 11.0]])
+        await client.flush()
+    async with client_of(service, path, runtime) as client:
+        assert (client.tallies.records, client.tallies.records_clipped) == (2, 1)
+
+
+async def test_tables_are_read_by_the_plans_names(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
+    service = ModelService(classed_plan(record={"names": ["x", "y"]}))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    rows = np.random.default_rng(0).uniform(0, 10, (20, 2))
+    labels = np.array(["a", "b", "c"])[np.arange(20) % 3]
+    frame = pd.DataFrame({"kind": labels, "y": rows[:, 1], "x": rows[:, 0]})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    expected = Sketch(service.plan)
+    async with client_of(service, path, runtime) as client:
+        for records in (frame, frame.to_dict("records"), tmp_path / "rows.csv", {"x": 1.0, "y": 2.0, "kind": "c"}):
+            await client.add(records, labels="kind")
+        await client.add({"x": 1.0, "y": 2.0}, labels=["c"])
+        for wrong in (frame.rename(columns={"x": "z"}), {"x": 1.0, "z": 2.0, "kind": "a"}):
+            with pytest.raises(RecordError, match="x, y"):
+                await client.add(wrong, labels="kind")
+        with pytest.raises(RecordError, match="none has a value of 'c'"):
+            await client.add({"x": 1.0, "y": 2.0}, labels="c")
+        await client.flush()
+    for _ in range(3):
+        expected.add(rows, labels=labels)
+    expected.add([[1.0, 2.0]] * 2, labels=["c", "c"])
+    assert np.array_equal(service.fold.sketch.counters, expected.counters)
+    await service.stop()
+
+
 async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_many_it_refuses(
     path: Path, runtime: FixedClock
 ) -> None:
@@ -230,7 +276,7 @@ async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_
             if left:
                 await client.add([[1.0, 2.0], [3.0, 4.0]])
                 said = "the plan allows 3 records a client and window: 2 of 3 were refused"
-                dropped = "1 unusable records were left out, 1 were added"
+                dropped = "1 of 4 records were left out: "
                 with (
                     pytest.warns(DroppedRecordsWarning, match=dropped),
                     pytest.warns(DroppedRecordsWarning, match=said),
@@ -415,11 +461,31 @@ async def test_refusals_are_raised_by_flush_with_their_reasons_and_once(
     async with client_of(service, path, runtime) as client:
         for _ in range(4):
             await client.add([1.0, 2.0])
-        with pytest.raises(RefusedError, match=r"2 deltas: 2 for window_in_past \(a window long gone\)") as caught:
+        refused = r"2 deltas: 2 for window_in_past \(a window long gone\)"
+        with (
+            pytest.warns(UncountedWarning, match=r"^1 deltas are counted nowhere: 1 came after .* \(late\)$"),
+            pytest.raises(RefusedError, match=refused) as caught,
+        ):
             await client.flush()
         await client.flush()
     assert caught.value.refused == {"window_in_past": 2}
     assert (client.tallies.refused, client.tallies.late, client.tallies.acknowledged) == ({"window_in_past": 2}, 1, 1)
+
+
+async def test_what_is_counted_nowhere_is_a_warning_of_the_next_flush_or_of_the_end(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.decide = lambda id: Answer(id, Status.UNKNOWN if id.sequence % 2 else Status.LATE)
+    client = await client_of(service, path, runtime).__aenter__()
+    for _ in range(3):
+        await client.add([1.0, 2.0])
+    with pytest.warns(UncountedWarning, match=r"2 came after .*; 1 belong to a window .*\(unknown\)$"):
+        await client.flush()
+    for _ in range(2):
+        await client.add([1.0, 2.0])
+    with pytest.warns(UncountedWarning, match=r"2 deltas are counted nowhere: 1 belong .*; 1 came after"):
+        await client.__aexit__(None, None, None)
+    assert (client.tallies.late, client.tallies.unknown) == (3, 2)
 
 
 async def test_refusals_that_nobody_asked_about_are_a_warning_at_the_end(
@@ -447,6 +513,29 @@ async def test_a_refusal_for_the_moment_is_no_refusal(service: ModelService, pat
         await client.add([1.0, 2.0])
         await client.flush()
     assert (client.tallies.acknowledged, client.tallies.refused, client.tallies.deltas_resent) == (1, {}, 1)
+
+
+async def test_a_flush_after_the_session_ended_while_a_delta_was_stored_raises(
+    service: ModelService, path: Path, runtime: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(self: Mode, addition: Add) -> asyncio.Future[tuple[StoredDelta, ...]]:
+        stored = honest(self, addition)
+        self.driver._fail(SessionRefusedError("not any more"))
+        return stored
+
+    honest = CentralMode.put
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await client.flush(30)
+        with monkeypatch.context() as patch:
+            patch.setattr(CentralMode, "put", put)
+            await client.add([3.0, 4.0])
+        with pytest.raises(SessionRefusedError, match="not any more"):
+            await client.flush(30)
+        assert client.tallies.acknowledged == 1
+    async with client_of(service, path, runtime) as client:
+        await client.flush(30)
+        assert client.tallies.acknowledged == 2
 
 
 async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_up(

@@ -9,11 +9,12 @@ import pytest
 from typing_extensions import override
 
 from edge_client import (
+    AuthenticationError,
     Config,
     Credentials,
     EdgeClient,
+    EdgeError,
     FlushTimeoutError,
-    SessionRefusedError,
     SystemRuntime,
     UnreachableError,
 )
@@ -77,7 +78,8 @@ def token(tmp_path: Path) -> Path:
 
 
 def client_of(service: ModelService, path: Path, token: str | Path | None, **settings: Any) -> EdgeClient:
-    credentials = None if token is None else Credentials(token=token)
+    shown = Credentials(token=token) if isinstance(token, str) else Credentials(token_file=token)
+    credentials = None if token is None else shown
     return EdgeClient(service.target, spool=path, config=CONFIG, credentials=credentials, **settings)
 
 
@@ -102,7 +104,7 @@ async def test_a_fixed_token_that_is_refused_ends_the_session_and_loses_nothing(
         )
         await client.add([1.0, 2.0])
     guarded.reason = reason
-    with pytest.raises(SessionRefusedError, match="no such token"):
+    with pytest.raises(AuthenticationError, match="no such token"):
         async with client_of(guarded, path, shown) as client:
             await client.flush(5)
 
@@ -145,7 +147,7 @@ async def test_a_delta_that_is_answered_so_is_not_given_up(
     for unary in (False, True):
         config = Config(backoff_first_s=0.01, backoff_longest_s=0.05, unary=unary)
         spool = path.with_name(f"{unary}.db")
-        client = EdgeClient(guarded.target, spool=spool, config=config, credentials=Credentials(token=token))
+        client = EdgeClient(guarded.target, spool=spool, config=config, credentials=Credentials(token_file=token))
         refusals = iter([reason] * 2)
         async with client:
             await client.add([1.0, 2.0])
@@ -159,7 +161,7 @@ async def test_with_a_fixed_token_it_stays_in_the_spool(guarded: Guarded, path: 
     guarded.decide = lambda each: Answer(each, Status.REFUSED, Refusal.of(reason, "revoked"))
     async with client_of(guarded, path, OLD) as client:
         await client.add([1.0, 2.0])
-        with pytest.raises(SessionRefusedError, match="revoked"):
+        with pytest.raises(AuthenticationError, match="revoked"):
             await client.flush(5)
     guarded.decide = lambda _: None
     async with client_of(guarded, path, OLD) as client:
@@ -168,19 +170,19 @@ async def test_with_a_fixed_token_it_stays_in_the_spool(guarded: Guarded, path: 
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "error", "message"),
     (
-        (lambda token: token.write_text(NEW), "no such token"),
-        (lambda token: token.write_text("\n"), "token: expected a line of printable ASCII"),
-        (lambda token: token.unlink(), "token: .* cannot be read: No such file"),
+        (lambda token: token.write_text(NEW), AuthenticationError, "^the service does not accept .* no such token"),
+        (lambda token: token.write_text("\n"), UnreachableError, "token: expected a line of printable ASCII"),
+        (lambda token: token.unlink(), UnreachableError, "token: .* cannot be read: No such file"),
     ),
     ids=("a wrong one", "an empty file", "no file"),
 )
 async def test_the_first_contact_tells_in_the_end_why_there_is_no_plan(
-    guarded: Guarded, path: Path, token: Path, spoil: Callable[[Path], object], message: str
+    guarded: Guarded, path: Path, token: Path, spoil: Callable[[Path], object], error: type[EdgeError], message: str
 ) -> None:
     spoil(token)
-    with pytest.raises(UnreachableError, match=message):
+    with pytest.raises(error, match=message):
         await client_of(guarded, path, token).__aenter__()
 
 
@@ -198,6 +200,6 @@ def test_a_setting_never_sends_a_token_in_plaintext_to_another_machine(path: Pat
 
 async def test_a_token_is_in_no_repr_and_no_log(guarded: Guarded, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     credentials = Credentials(token=NEW)
-    with pytest.raises(SessionRefusedError) as caught:
+    with pytest.raises(AuthenticationError) as caught:
         await client_of(guarded, path, NEW).__aenter__()
     assert NEW not in repr(credentials) + repr(caught.value) + caplog.text

@@ -15,7 +15,7 @@ from hushsum_proto.errors import CredentialsError
 from hushsum_proto.handshakes import explanation
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from tests.authorities import Certified
 
 HERE = ("localhost:7443", "127.0.0.1:7443", "[::1]:7443", "ipv4:127.0.0.2:1", "unix:/tmp/socket", "dns:///localhost:1")
@@ -120,7 +120,7 @@ async def test_no_token_reaches_a_proxy_of_the_environment(monkeypatch: pytest.M
 def test_a_token_from_a_file_is_read_each_time_and_a_fixed_one_never_changes(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one\n")
-    read, fixed = Credentials(token=file), Credentials(token=file).fixed()
+    read, fixed = Credentials(token_file=file), Credentials(token_file=str(file)).fixed()
     file.write_text("two\n")
 
     assert read.metadata() == (("authorization", "Bearer two"),)
@@ -131,9 +131,26 @@ def test_a_token_from_a_file_is_read_each_time_and_a_fixed_one_never_changes(tmp
 @pytest.mark.parametrize("text", ("", "\n \n", "two\nlines", "sch\u00f6n", "nul\0"), ids=ascii)
 def test_what_is_no_token_is_refused_and_never_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text)
-    for token in (tmp_path / "token", text):
+    for credentials in (Credentials(token_file=tmp_path / "token"), Credentials(token=text)):
         with pytest.raises(CredentialsError, match=r"^token: expected a line of printable ASCII, got something else$"):
-            Credentials(token=token).metadata()
+            credentials.metadata()
+
+
+def test_a_token_and_the_file_of_one_are_never_guessed_apart(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="token: got a path, expected the token itself; token_file names a file"):
+        Credentials(token=tmp_path / "token")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(CredentialsError, match="got a token and the file of one, expected one of them"):
+        Credentials(token="hushsum_x", token_file=tmp_path / "token")
+    (tmp_path / "token").write_text("hushsum_x")
+    assert Credentials(token_file=str(tmp_path / "token")).metadata() == Credentials(token="hushsum_x").metadata()
+
+
+async def test_every_path_may_be_a_string(site: Certified) -> None:
+    shown = site.client("till-3")
+    as_text = Credentials(ca=str(site.ca), certificate=str(shown.certificate), key=str(shown.key))
+    assert as_text.renewable
+    assert as_text.speaks_tls("localhost:1")
+    await as_text.channel("localhost:1", []).close()
 
 
 def test_a_certificate_may_be_renewed_unless_a_fixed_token_decides(site: Certified) -> None:
@@ -166,7 +183,7 @@ def test_certificates_say_who_may_do_what_and_belong_to_their_keys(site: Certifi
     shown = site.client("analyst", "read", "admin")
     assert shown.certificate is not None
     assert shown.key is not None
-    pem, key = shown.certificate.read_bytes(), shown.key.read_bytes()
+    pem, key = Path(shown.certificate).read_bytes(), Path(shown.key).read_bytes()
     (found,) = certificates_in(pem, "certificate")
     (authority,) = certificates_in(site.ca.read_bytes(), "ca")
     found.verify_directly_issued_by(authority)

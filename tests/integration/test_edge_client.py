@@ -15,10 +15,23 @@ import numpy.typing as npt
 import pytest
 from typing_extensions import override
 
+from aggregator.auth.tokens import change_table, issue
 from aggregator.fold.verdicts import VerdictKind
+from aggregator.model import Scope
 from aggregator.store.store import read_sealed, read_verdicts
-from edge_client import Config, EdgeClient, FlushTimeoutError, Policy, RefusedError, SystemRuntime
+from edge_client import (
+    AuthenticationError,
+    Config,
+    Credentials,
+    EdgeClient,
+    FlushTimeoutError,
+    Policy,
+    RefusedError,
+    SystemRuntime,
+    UncountedWarning,
+)
 from hushsum import Plan, Sketch
+from hushsum.entropy import OsEntropy
 from tests.plans import small_plan
 from tests.services import NOW_MS, WINDOW, RawClient, config_of, service_of
 
@@ -171,7 +184,8 @@ async def test_a_device_hears_what_became_of_a_delta_after_its_window_was_sealed
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         await client.add([5.0, 6.0])
-        await client.flush(timeout_s=120)
+        with pytest.warns(UncountedWarning, match="1 came after their window was sealed"):
+            await client.flush(timeout_s=120)
         await client.add([7.0, 8.0], time=plan.window.start_ms(WINDOW + 5))
         with pytest.raises(RefusedError, match="window_in_future"):
             await client.flush(timeout_s=120)
@@ -211,3 +225,39 @@ async def test_a_service_that_shuts_down_finishes_what_it_took_and_the_rest_wait
         assert np.array_equal(sealed.sketch.counters, expected.counters)
         assert np.array_equal(sealed.sketch.counts, expected.counts)
     assert client.tallies.acknowledged == 100
+
+
+async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_first(
+    tmp_path: Path, in_time: DeviceRuntime
+) -> None:
+    alice, bob, eve = (issue(OsEntropy(), name, (Scope.SUBMIT,), now_ms=NOW_MS) for name in ("alice", "bob", "eve"))
+    file, spool = tmp_path / "tokens.jsonl", tmp_path / "spool.db"
+    change_table(file, lambda table: table.changed(with_=[alice.entry, bob.entry]))
+    config = config_of(tmp_path, small_plan(), authentication="token", tokens=str(file))
+
+    def device(token: str, client_id: str | None = None) -> EdgeClient:
+        shown = Credentials(token=token)
+        return EdgeClient(
+            service.grpc, spool=spool, client_id=client_id, config=CONFIG, runtime=in_time, credentials=shown
+        )
+
+    async def contribute(client: EdgeClient) -> None:
+        async with client:
+            assert client.client_id == "alice"
+            await client.add([1.0, 2.0])
+            await client.flush(timeout_s=120)
+
+    async with service_of(config) as service:
+        for token, name, said in (
+            (eve.text, None, "a token of this service is expected with every call, and none that is good came"),
+            (alice.text, "till-3", "this token is of 'alice', and the caller declares another name"),
+        ):  # neither binds the spool
+            with pytest.raises(AuthenticationError, match=said):
+                await device(token, name).__aenter__()
+        for name in (None, "alice", None):
+            await contribute(device(alice.text, name))
+        with pytest.raises(AuthenticationError, match="this token is of 'bob'"):
+            await contribute(device(bob.text))
+        async with device(alice.text) as client:
+            await client.flush(timeout_s=120)
+        assert client.tallies.acknowledged == client.tallies.deltas >= 3

@@ -13,6 +13,7 @@ from edge_client.spool.group_commit import SpoolWriter
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
+from hushsum.usable import RecordProblems
 from hushsum_proto.answers import Answer
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.network import Network, SimTransport
@@ -135,7 +136,7 @@ class Device:
 
         def put() -> None:
             packs = [partial(self._packed, self.client_id, number, window) for number in numbers]
-            uplink.submit(Add(window, tuple(PackedDelta(1, pack) for pack in packs), 0, None))
+            uplink.submit(Add(window, tuple(PackedDelta(1, pack) for pack in packs), RecordProblems(len(packs)), None))
 
         process.context.copy().run(put)
 

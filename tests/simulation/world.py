@@ -228,7 +228,7 @@ class World(Stage):
         self._hosts[op.who].stop()
 
     def _do_seal(self, op: Op) -> None:
-        by_hand(self._hosts[op.who], self.loop, lambda releaser: releaser.seal())
+        by_hand(self._hosts[op.who], self.loop, lambda releaser: releaser.seal(early=True))
 
     def _do_release(self, op: Op) -> None:
         by_hand(self._hosts[op.who], self.loop, lambda releaser: releaser.release())

@@ -295,6 +295,7 @@ class HelloReply(_message.Message):
     NEWEST_WINDOW_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_MAX_FIELD_NUMBER: _builtins.int
     DELTA_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """the one to speak: the highest that both know"""
     plan_id: _builtins.bytes
@@ -311,6 +312,8 @@ class HelloReply(_message.Message):
     """unanswered deltas that a session may have"""
     delta_bytes_max: _builtins.int
     """of one packed delta, computed from the plan"""
+    client_id: _builtins.str
+    """the caller's name: that of its token or certificate, or the one that it declared"""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -325,10 +328,11 @@ class HelloReply(_message.Message):
         newest_window: _builtins.int = ...,
         in_flight_max: _builtins.int = ...,
         delta_bytes_max: _builtins.int = ...,
+        client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_bytes_max", b"delta_bytes_max", "features", b"features", "in_flight_max", b"in_flight_max", "newest_window", b"newest_window", "now_ms", b"now_ms", "oldest_window", b"oldest_window", "plan_id", b"plan_id", "protocol_version", b"protocol_version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "delta_bytes_max", b"delta_bytes_max", "features", b"features", "in_flight_max", b"in_flight_max", "newest_window", b"newest_window", "now_ms", b"now_ms", "oldest_window", b"oldest_window", "plan_id", b"plan_id", "protocol_version", b"protocol_version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1277,18 +1281,22 @@ class SealWindowRequest(_message.Message):
 
     WINDOW_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    EARLY_FIELD_NUMBER: _builtins.int
     window: _builtins.int
     oldest: _builtins.bool
     """true: the oldest window that is not sealed, whatever window says"""
+    early: _builtins.bool
+    """true: also before its end and lateness, which loses what is still on its way"""
     def __init__(
         self,
         *,
         window: _builtins.int = ...,
         oldest: _builtins.bool = ...,
+        early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["oldest", b"oldest", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["early", b"early", "oldest", b"oldest", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

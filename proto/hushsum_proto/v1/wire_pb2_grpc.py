@@ -649,7 +649,7 @@ class AdministrationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SealWindow(self, request, context):
-        """Closes windows: appends a seal to every partition and waits until every fold has passed it.
+        """Closes a window past its end and lateness: appends a seal to every partition and waits until every fold has passed it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -193,7 +193,7 @@ class AdministrationStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_wire_pb2.StatusRequest, _wire_pb2.StatusReply]
     SealWindow: _aio.UnaryUnaryMultiCallable[_wire_pb2.SealWindowRequest, _wire_pb2.SealWindowReply]
-    """Closes windows: appends a seal to every partition and waits until every fold has passed it."""
+    """Closes a window past its end and lateness: appends a seal to every partition and waits until every fold has passed it."""
     ReleaseWindow: _aio.UnaryUnaryMultiCallable[_wire_pb2.ReleaseWindowRequest, _wire_pb2.ReleaseWindowReply]
     """Draws the outcome of sealed windows, in order."""
     ListPlans: _aio.UnaryUnaryMultiCallable[_wire_pb2.ListPlansRequest, _wire_pb2.ListPlansReply]
@@ -221,7 +221,7 @@ class AdministrationServicer(metaclass=_abc_1.ABCMeta):
         request: _wire_pb2.SealWindowRequest,
         context: _aio.ServicerContext[_wire_pb2.SealWindowRequest, _abc.Awaitable[_wire_pb2.SealWindowReply]],
     ) -> _abc.Awaitable[_wire_pb2.SealWindowReply]:
-        """Closes windows: appends a seal to every partition and waits until every fold has passed it."""
+        """Closes a window past its end and lateness: appends a seal to every partition and waits until every fold has passed it."""
 
     @_abc_1.abstractmethod
     def ReleaseWindow(

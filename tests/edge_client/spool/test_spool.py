@@ -143,10 +143,23 @@ def test_a_second_client_of_the_same_process_is_refused_until_the_first_one_clos
 
 
 def test_another_client_id_than_the_spools_is_refused(path: Path) -> None:
-    opened(path, "device-1").close()
+    opened(path, "device-0").close()  # no service has accepted that name yet
+    spool = opened(path, "device-1")
+    spool.keep_plan(small_plan().bundle)
+    spool.close()
     with pytest.raises(SpoolError, match="belongs to client 'device-1'"):
         opened(path, "device-2")
     opened(path).close()
+
+
+def test_a_spool_takes_the_name_that_the_service_gives_it_with_the_plan(path: Path) -> None:
+    spool = opened(path)
+    spool.keep_plan(small_plan().bundle, None, "till-3")
+    assert spool.client_id == "till-3"
+    spool.close()
+    again = opened(path)
+    assert again.client_id == "till-3"
+    again.close()
 
 
 @pytest.mark.parametrize("client_id", ["", "a" * 129, "line\nbreak", "e\u0301"])
