@@ -12,6 +12,7 @@ the windows; a window that no gateway had open is skipped, at the latest when a 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from aggregator.errors import WindowOrderError
@@ -66,6 +67,10 @@ def due_ms(schedule: Schedule, window: int) -> int:
     return schedule.end_ms(window) + schedule.lateness_ms
 
 
+def _utc(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
 @dataclass(frozen=True)
 class WindowBook:
     """State by window, and the next steps; finished windows may be left out, windows that were never open are."""
@@ -101,6 +106,19 @@ class WindowBook:
         first = self.next_to_seal()
         if state in UNSEALED and first is not None and first < window:
             raise WindowOrderError(f"window {window} cannot be sealed yet: window {first} is {self.states[first]}")
+
+    def check_over(self, window: int, schedule: Schedule, now_ms: int) -> None:
+        """Checks that a window that is still open is past its end and lateness.
+
+        Raises:
+            WindowOrderError: It is not: what is on its way to it would be late.
+        """
+        if self.states.get(window) is WindowState.OPEN and now_ms < due_ms(schedule, window):
+            ends, due = (_utc(time_ms) for time_ms in (schedule.end_ms(window), due_ms(schedule, window)))
+            raise WindowOrderError(
+                f"window {window} is not over: it ends at {ends} and takes late deltas until {due} (UTC); sealed "
+                "before (--window with --early), it loses what is still on its way"
+            )
 
     def check_outcome(self, window: int) -> None:
         """Checks that a window has its outcome already, or is the next for it.

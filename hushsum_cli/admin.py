@@ -24,17 +24,31 @@ def admin() -> None:
     """
 
 
-@admin.command(short_help="Close a window.", epilog=examples("hushsum admin seal --window 498691"))
+@admin.command(
+    short_help="Close windows.",
+    epilog=examples("hushsum admin seal", "hushsum admin seal --window 498691 --early"),
+)
 @operates
-@click.option("--window", type=int, help="Its index. Default: the oldest open one.")
+@click.option("--window", type=int, help="Its index. Default: every window past its end and lateness.")
+@click.option("--early", is_flag=True, help="Close --window also before its end: what is on its way is lost.")
 @as_json_option
-def seal(*, service: str, credentials: "Credentials", window: int | None, as_json: bool) -> None:
-    """Close a window: what is in the log before the seal counts, what comes after is late."""
-    sealed = ask(service, credentials, lambda console: console.seal(window))
-    if as_json:
-        print_json({"window": sealed})
+def seal(*, service: str, credentials: "Credentials", window: int | None, early: bool, as_json: bool) -> None:
+    """Close windows: what is in the log before the seal counts, what comes after is late.
+
+    Without --window these are the windows past their end and lateness, the oldest first; it is an error if there is
+    none.
+    """
+    if early and window is None:
+        raise click.UsageError("--early closes one window: name it with --window")
+    if window is None:
+        sealed = ask(service, credentials, lambda console: console.seal_due())
     else:
-        click.echo(f"window {sealed} is sealed")
+        sealed = [ask(service, credentials, lambda console: console.seal(window, early=early))]
+    if as_json:
+        print_json({"windows": sealed})
+    else:
+        for each in sealed:
+            click.echo(f"window {each} is sealed")
 
 
 @admin.command(short_help="Draw the outcome of a sealed window.", epilog=examples("hushsum admin release"))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hushsum.schedule import Schedule
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import LedgerPage, WindowsPage
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
 
 STATES: Final = ("open", "closing", "sealed", "released", "withheld", "skipped")
 _LIMIT_MAX: Final = 1_000_000

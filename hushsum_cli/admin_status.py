@@ -12,7 +12,7 @@ from hushsum_cli.output import examples, pairs_table, plain_console, print_json,
 if TYPE_CHECKING:
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import ServiceStatus
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
 
 _EVERY_S: Final = 2.0
 _WINDOWS_WATCHED: Final = 10  # so that a table that is drawn in place fits its terminal

@@ -10,6 +10,7 @@ import click
 from hushsum_cli import local_advice
 from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs, print_table
 from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.plan import warn_of_delta
 from hushsum_cli.secure_text import of_advice
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     plan = load(plan_file)
     try:
         allowance = Allowance(float(device_ms), float(delta_kib), float(memory_mib))
+        warn_of_delta(plan, round(records))
         advice = _ask(plan, round(records), float(density), None if clients is None else round(clients), allowance)
     except (ValueError, OverflowError) as error:
         raise click.UsageError(str(error)) from error

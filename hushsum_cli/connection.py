@@ -72,6 +72,6 @@ def _credentials(
             "out --insecure, which this machine needs not, and another one must not get"
         )
     shown = Credentials(
-        token=token_file, ca=ca, certificate=cert, key=cert_key, insecure=insecure, server_name=server_name
+        token_file=token_file, ca=ca, certificate=cert, key=cert_key, insecure=insecure, server_name=server_name
     )
     return shown.fixed()

@@ -2,15 +2,17 @@
 
 import os
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn, TextIO
 
 import click
 
 from hushsum_cli.admin import admin
 from hushsum_cli.advise import advise
 from hushsum_cli.audit import audit
+from hushsum_cli.extras import sentence
 from hushsum_cli.keys import keys
 from hushsum_cli.ledger import ledger
 from hushsum_cli.output import examples
@@ -22,6 +24,7 @@ from hushsum_cli.send import send
 from hushsum_cli.serve import serve
 from hushsum_cli.simulate import simulate
 
+_python_shows: Final = warnings.showwarning
 _INTERRUPTED = 130
 _GENERIC = ("aggregator", "edge_client")  # names that a package of somebody else may have, too
 
@@ -59,6 +62,7 @@ plan.add_command(advise)
 def main() -> NoReturn:
     """Runs the command line; exits with 0, 1 for what went wrong, or 2 for how it was called."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would tell of lost connections is told in our own words
+    warnings.showwarning = _show_warning
     for name in _GENERIC:
         if (foreign := _foreign(name)) is not None:
             _end(f"{foreign} is found in place of Hushsum's package {name}: take its folder off PYTHONPATH", 1)
@@ -73,11 +77,26 @@ def main() -> NoReturn:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
-        sentence = _expected(error)
-        if sentence is None:
+        expected = _expected(error)
+        if expected is None:
             raise
-        _end(sentence, 1)
+        _end(expected, 1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of ours is a line on standard error, as an error is; others stay as Python shows them."""
+    if any(base.__name__ == "HushsumWarning" for base in category.__mro__):  # by name: its module need not be loaded
+        click.echo(f"hushsum: warning: {message}", err=True)
+    else:
+        _python_shows(message, category, filename, lineno, file, line)
 
 
 def _foreign(name: str) -> str | None:
@@ -97,7 +116,7 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
-        return f"this command needs the package {error.name}, which is not installed: pip install 'hushsum[all]'"
+        return sentence(error)
     return None
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hushsum_proto.credentials import Credentials
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def ask(service: str, credentials: "Credentials", question: "Callable[[Console],
     """What a running aggregator answers."""
     import asyncio
 
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
 
     async def asked() -> T:
         async with Console(service, credentials) as console:

@@ -1,14 +1,15 @@
 """`hushsum plan`: makes a plan, shows one, signs one, and names the arrays that go beside one."""
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from hushsum_cli import local_text, secure_text
+from hushsum_cli.output import ExactNumber, bytes_text, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import bytes_text, examples, print_json, print_pairs
 from hushsum_cli.sign import beside, sign
 
 if TYPE_CHECKING:
@@ -45,9 +46,20 @@ plan.add_command(sign)
 @click.argument("plan_toml", type=_FILE)
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: PLAN_TOML with .json.")
 @click.option("--force", is_flag=True, help="Replace another plan in that file.")
+@click.option(
+    "--records", type=ExactNumber(), help="Records expected in a window: a δ that is large for them is warned of."
+)
 @_parameters
 @as_json_option
-def make(*, plan_toml: Path, out: Path | None, force: bool, parameters: tuple[Path, ...], as_json: bool) -> None:
+def make(
+    *,
+    plan_toml: Path,
+    out: Path | None,
+    force: bool,
+    records: Fraction | None,
+    parameters: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Check a plan file, calibrate its noise, and write the made plan: the canonical bytes that its id is a hash of.
 
     Give plan.json to `hushsum serve` and to devices: they verify it, and never calibrate again. Arrays that the plan
@@ -58,6 +70,8 @@ def make(*, plan_toml: Path, out: Path | None, force: bool, parameters: tuple[Pa
 
     arrays = [_array(path) for path in parameters]
     made = Plan.from_toml(plan_toml, Parameters.of(arrays))  # which may be more than it names: said below, by file
+    if records is not None:
+        warn_of_delta(made, round(records))
     for path, array in zip(parameters, arrays, strict=True):
         if digest(array) not in made.parameters.arrays:
             raise click.ClickException(f"{path}: the plan does not name this array; its digest is {digest(array)}")
@@ -91,6 +105,16 @@ def digest(*, files: tuple[Path, ...]) -> None:
 
     for path in files:
         click.echo(f"{digest(_array(path))}  {path}")
+
+
+def warn_of_delta(made: "Plan", records: int) -> None:
+    """Warns of a δ that is large for so many records."""
+    import warnings
+
+    from hushsum.errors import PlanWarning
+
+    if doubt := made.delta_doubt(records):
+        warnings.warn(doubt, PlanWarning, stacklevel=2)
 
 
 def _array(path: Path) -> "npt.NDArray[np.generic]":

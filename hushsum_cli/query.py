@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from hushsum_cli.columns import chosen_columns
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
     from hushsum.plan import Plan
     from hushsum.releases import Release
-    from hushsum_simulator.data import Floats
 
+    Floats = npt.NDArray[np.float64]
     Ids = npt.NDArray[np.int64]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -34,7 +35,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
 @click.option("--at", "points", multiple=True, metavar="X,Y,…", help="Where to ask; may be given many times.")
 @click.option("--queries", type=_FILE, help="A file of points: .parquet, .csv or .npy.")
-@click.option("--columns", help="Names of the columns of --queries to take, with commas.")
+@click.option("--columns", help="The columns of --queries to take: names with commas, or PLAN=FILE pairs.")
+@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
 @click.option("--label", help="Over the records of this class alone. Default: over those of all classes.")
 @click.option("--density", is_flag=True, help="Mean kernels, instead of kernel sums in records.")
 @click.option(
@@ -51,6 +53,7 @@ def query(  # noqa: PLR0913  one argument an option
     points: tuple[str, ...],
     queries: Path | None,
     columns: str | None,
+    by_position: bool,
     label: str | None,
     density: bool,
     confidence: float,
@@ -69,27 +72,31 @@ def query(  # noqa: PLR0913  one argument an option
     from hushsum.releases import load
 
     release = load(release_file)
-    asked = _from_file(queries, columns, release) if queries else _from_texts(points, release.plan)
+    asked: Floats | list[Ids]
+    if queries is not None:
+        asked = _from_file(queries, columns, release, by_position=by_position)
+    else:
+        asked = _from_texts(points, release.plan)
     answer = release.density(asked, label=label) if density else release.kernel_sum(asked, label=label)
-    interval = answer.interval(confidence)
+    low, high = answer.interval(confidence)
     what = "density" if density else "kernel sum"
     counts = _counts(release)
     if as_json:
         places = [at.tolist() for at in asked]
-        rows = zip(places, answer.value.tolist(), answer.std_error.tolist(), interval.tolist(), strict=True)
+        rows = zip(places, answer.value.tolist(), answer.std_error.tolist(), low.tolist(), high.tolist(), strict=True)
         answers = [
             {"at": at, "value": value, "std_error": None, "interval": None}
             if math.isnan(error)
-            else {"at": at, "value": value, "std_error": error, "interval": ends}
-            for at, value, error, ends in rows
+            else {"at": at, "value": value, "std_error": error, "interval": [start, end]}
+            for at, value, error, start, end in rows
         ]
         about = {"what": what, "label": label, "confidence": confidence, "statement": release.statement()}
         print_json({**about, **counts.to_fields(), "answers": answers})
         return
     form = "{:.4g}" if density else "{:,.1f}"
     table = [
-        [", ".join(f"{x:g}" for x in at), *(_shown(form, number) for number in (value, error, low, high))]
-        for at, value, error, (low, high) in zip(asked, answer.value, answer.std_error, interval, strict=True)
+        [", ".join(f"{x:g}" for x in at), *(_shown(form, number) for number in row)]
+        for at, *row in zip(asked, answer.value, answer.std_error, low, high, strict=True)
     ]
     share = f"{100 * confidence:g} %"
     where = "released in process" if release.window is None else f"window {release.window}"
@@ -173,18 +180,23 @@ def _numbers(plan: "Plan") -> str:
     return f"{dim} coefficients of a model" if dim > 1 else "1 coefficient of a model"
 
 
-def _from_file(path: Path, columns: str | None, release: "Release") -> "Floats":
-    from hushsum_simulator.data import load
-    from hushsum_simulator.errors import RecordsError
+def _from_file(path: Path, columns: str | None, release: "Release", *, by_position: bool) -> "Floats":
+    import numpy as np
+
+    from hushsum.errors import RecordError
+    from hushsum.tables import NamedColumns, read_file, read_queries
 
     plan = release.plan
     if not plan.family.query_dim:
         raise click.UsageError("--queries is for points; ask about a set of ids with --at 3,17,29")
-    wanted = tuple(columns.split(",")) if columns else ()
-    asked = load(path, wanted)
-    if asked.values.shape[1] != plan.family.query_dim:
-        raise RecordsError(
-            f"{path}: {asked.values.shape[1]} columns ({', '.join(asked.names)}), "
-            f"the release expects {_numbers(plan)}; name them with --columns"
-        )
-    return asked.values
+    asked, chosen = read_file(path, names=plan.collection.names), chosen_columns(columns)
+    if isinstance(asked, NamedColumns) and plan.family.query_dim == plan.vectors.dim:
+        asked = read_queries(plan, asked, columns=chosen, by_position=by_position)
+    elif isinstance(asked, NamedColumns):  # the coefficients of models, which the plan has no names for
+        asked = asked.numbers(tuple(chosen or asked.names))
+    elif chosen is not None:
+        raise RecordError(f"{path}: its columns have no names, for --columns to name")
+    points = np.asarray(asked, np.float64)
+    if points.shape[1] != plan.family.query_dim:
+        raise RecordError(f"{path}: {points.shape[1]} columns, the release expects {_numbers(plan)}")
+    return points

@@ -7,7 +7,7 @@ import click
 
 from hushsum_cli.connection import connects
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, print_json, print_pairs, print_table
+from hushsum_cli.output import examples, print_json, print_pairs, print_table, utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     """
     import asyncio
 
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
 
     async def ask() -> "tuple[Plan, list[ReleaseInfo]]":
         async with Console(service, credentials) as console:
@@ -94,7 +94,7 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     """Fetch a published release as a .hush file, which answers any number of queries without the service."""
     import asyncio
 
-    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.console import Console
     from hushsum_simulator.errors import ServiceError
 
     async def ask() -> "Release":
@@ -104,7 +104,8 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
             infos = [each for each in infos if (not each.withheld if window is None else each.window == window)]
             if not infos:
                 which = "no release" if window is None else f"no release of window {window}"
-                raise ServiceError(f"{service}: {which} is published here")
+                due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
+                raise ServiceError(f"{service}: {which} is published here; {due}")
             return await console.fetch(infos[-1])
 
     fetched = asyncio.run(ask())
@@ -114,6 +115,12 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
     else:
         click.echo(f"{target}: {fetched.statement()}")
+
+
+def _next_due(plan: "Plan", window: int) -> str:
+    """When the next outcome can come, given the oldest window that still accepts deltas; half a sentence."""
+    over_ms = plan.window.end_ms(window) + plan.window.lateness_ms
+    return f"window {window} is the next that is over, at {utc_text(over_ms)} (UTC), and has its outcome after that"
 
 
 @release.command(short_help="Show what a .hush file promises.", epilog=examples("hushsum release show today.hush"))

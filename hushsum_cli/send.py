@@ -1,12 +1,13 @@
 """`hushsum send`: contributes a file's records, as a device does."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import warnings
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from hushsum_cli.columns import chosen_columns
 from hushsum_cli.connection import connects
 from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
@@ -14,12 +15,13 @@ from hushsum_cli.output import as_json as as_json_option
 if TYPE_CHECKING:
     from edge_client import EdgeClient, Stats
     from hushsum.plan import Plan
+    from hushsum.tables import Columns, RecordTable
     from hushsum_proto.credentials import Credentials
-    from hushsum_simulator.data import Records
     from hushsum_simulator.progress import Progress
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH = 1000
+_TIMEOUT_S = 60.0
 
 
 @click.command(
@@ -27,7 +29,11 @@ _BATCH = 1000
     epilog=examples("hushsum send --data records.parquet --to 127.0.0.1:7443 --spool spool.db --client-id till-3"),
 )
 @click.option("--data", type=_FILE, required=True, help="The records: .parquet, .csv or .npy.")
-@click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
+@click.option(
+    "--columns",
+    help="The columns of --data to take: names with commas, or PLAN=FILE pairs where the plan calls them otherwise.",
+)
+@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
 @click.option("--label-column", help="For a plan with classes: the column of --data that holds each record's label.")
 @click.option("--to", "target", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="The service.")
 @click.option(
@@ -50,27 +56,36 @@ _BATCH = 1000
 @click.option("--mode", type=click.Choice(["central", "secure", "local"]), help="Refuse a plan that trusts more.")
 @click.option("--signed-by", type=_FILE, help="Refuse a plan that no planner of this directory of keys has signed.")
 @click.option("--memoise", is_flag=True, help="Allow plans whose reports of a record are the same in every window.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds to wait for answers.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds to wait for answers. Default: 60; with a secure sum, until its round has ended.",
+)
+@click.option("--all", "lifetime", is_flag=True, help="Show what this spool has counted in all its runs.")
 @connects
 @as_json_option
 def send(  # noqa: PLR0913  one argument an option
     *,
     data: Path,
     columns: str | None,
+    by_position: bool,
     label_column: str | None,
     target: str,
     spool: Path,
     client_id: str | None,
     key: Path | None,
     timeout_s: float | None,
+    lifetime: bool,
     credentials: "Credentials",
     as_json: bool,
     **rules: Any,  # of the policy, by their names there; exact numbers, texts and a switch
 ) -> int:
     """Contribute a file's records: they are hashed here, and only sums of hashes leave this machine.
 
-    Returns when everything is answered. What has no answer in time stays in the spool, and a later run sends it first.
-    A second run with the same file contributes its records a second time.
+    Columns are found by the plan's names. Returns when everything is answered; the status is 1 where something was
+    late, refused or is unknown, and so is not counted. What has no answer in time stays in the spool, and a later run
+    sends it first. A second run with the same file contributes its records a second time.
 
     With a secure sum, and in local mode for a silo, which noises all its records of a window and sends that, a run
     shows that this client takes part, also where the file is empty or does not fit the plan. Run it in each window,
@@ -82,11 +97,7 @@ def send(  # noqa: PLR0913  one argument an option
     import sys
 
     from edge_client import Config, EdgeClient, Policy
-    from hushsum_simulator.data import load as load_records
     from hushsum_simulator.progress import Bars, Quiet
-
-    def load() -> "Records":
-        return load_records(data, tuple(columns.split(",")) if columns else (), label_column)
 
     client = EdgeClient(
         target,
@@ -97,47 +108,83 @@ def send(  # noqa: PLR0913  one argument an option
         key=key,
         credentials=credentials,
     )
-    with _told_warnings():
-        if sys.stderr.isatty():
-            with Bars() as bars:
-                tallies = asyncio.run(_contribute(client, load, timeout_s, bars))
-        else:
-            tallies = asyncio.run(_contribute(client, load, timeout_s, Quiet()))
-    numbers = {name: getattr(tallies, name) for name in tallies.__dataclass_fields__ if name != "refused"}
+    source = Source(data, chosen_columns(columns), label_column, by_position)
+    with Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress:
+        before, after = asyncio.run(_contribute(client, source, timeout_s, progress))
+    sent = _difference(after, before)
+    shown = after if lifetime else sent
+    numbers = {name: getattr(shown, name) for name in shown.__dataclass_fields__ if name != "refused"}
     if as_json:
-        print_json({**numbers, "refused": dict(tallies.refused)})
-    else:
+        print_json({**numbers, "refused": dict(shown.refused)})
+    elif lifetime:
         print_pairs([(name.replace("_", " "), f"{count:,}") for name, count in numbers.items()])
-    return 0
+    else:
+        click.echo(_summary(sent))
+    return int(_uncounted(sent) > 0)
 
 
-@contextmanager
-def _told_warnings() -> Iterator[None]:
-    """What the client warns of becomes a line on standard error, as its errors do."""
-    import warnings
+class Source(NamedTuple):
+    """A file of records, and how its columns are read."""
 
-    from edge_client import DroppedRecordsWarning, EdgeWarning
+    path: Path
+    columns: "Columns | None"
+    label_column: str | None
+    by_position: bool
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", EdgeWarning)
-        warnings.simplefilter("ignore", DroppedRecordsWarning)  # their number is shown at the end
-        try:
-            yield
-        finally:
-            for warning in caught:
-                click.echo(f"hushsum: {warning.message}", err=True)
+
+def _difference(after: "Stats", before: "Stats") -> "Stats":
+    """What was counted between two moments."""
+    from dataclasses import fields, replace
+
+    refused = {name: count - before.refused.get(name, 0) for name, count in after.refused.items()}
+    numbers = {
+        each.name: getattr(after, each.name) - getattr(before, each.name)
+        for each in fields(after)
+        if each.name != "refused"
+    }
+    return replace(after, **numbers, refused={name: count for name, count in refused.items() if count})
+
+
+def _uncounted(sent: "Stats") -> int:
+    """What will never count, and should have."""
+    return sent.late + sent.unknown + sum(sent.refused.values()) + sent.submissions_lost + sent.records_absent
+
+
+def _summary(sent: "Stats") -> str:
+    """The records of this run, and what became of what they were sent in."""
+    dropped = f", {sent.records_dropped:,} left out" if sent.records_dropped else ""
+    refused = f", {sent.records_refused:,} beyond this client's bound refused" if sent.records_refused else ""
+    records = f"{sent.records:,} record{'' if sent.records == 1 else 's'}{dropped}{refused}"
+    if sent.submissions_spent or sent.submissions_counted or sent.submissions_lost:
+        return f"{records}: {sent.submissions_counted} windows counted, {sent.submissions_lost} not"
+    if sent.records_absent:
+        return f"{records}: {sent.records_absent:,} of a window in which this client does not take part"
+    counts = {"acknowledged": sent.acknowledged, "counted": sent.counted, "late": sent.late, "unknown": sent.unknown}
+    counts |= {f"refused for {name}": count for name, count in sent.refused.items()}
+    answers = {name: count for name, count in counts.items() if count}
+    if list(answers) == ["acknowledged"] and sent.acknowledged == sent.deltas:
+        return f"{records}: {sent.records:,} acknowledged"
+    each = ", ".join(f"{count:,} {name}" for name, count in answers.items()) or "no answer yet"
+    return f"{records} in {sent.deltas:,} delta{'' if sent.deltas == 1 else 's'}: {each}"
 
 
 async def _contribute(
-    client: "EdgeClient", load: "Callable[[], Records]", timeout_s: float | None, progress: "Progress"
-) -> "Stats":
-    """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
+    client: "EdgeClient", source: Source, timeout_s: float | None, progress: "Progress"
+) -> "tuple[Stats, Stats]":
+    """Starts the client before anything is known of the records: whether it takes part is not theirs to say.
+
+    Returns:
+        What this spool has counted before and after.
+    """
     from edge_client import EdgeError
     from hushsum import ContributionError
 
     async with client:
+        before = client.tallies
+        if timeout_s is None and client.plan.privacy.cohort is None:
+            timeout_s = _TIMEOUT_S
         try:
-            await _add(client, load, progress)
+            await _add(client, source, progress)
         except Exception as error:
             # What was added before a client's bound was reached is sent, too, and what came after it is told.
             if isinstance(error, ContributionError) or _takes_part(client.plan):
@@ -147,7 +194,7 @@ async def _contribute(
         answered = progress.bar("waiting for answers", None)
         await client.flush(timeout_s)
         answered(1)
-    return client.tallies
+    return before, client.tallies
 
 
 def _takes_part(plan: "Plan") -> bool:
@@ -157,32 +204,59 @@ def _takes_part(plan: "Plan") -> bool:
     return plan.privacy.mode == SECURE or plan.privacy.is_silo
 
 
-async def _add(client: "EdgeClient", load: "Callable[[], Records]", progress: "Progress") -> None:
+async def _add(client: "EdgeClient", source: Source, progress: "Progress") -> None:
     import asyncio
 
-    loaded = await asyncio.to_thread(load)
-    _check(client.plan, loaded)
-    added = progress.bar("records hashed", len(loaded.values))
-    for start in range(0, len(loaded.values), _BATCH):
-        labels = None if loaded.labels is None else loaded.labels[start : start + _BATCH]
-        await client.add(loaded.values[start : start + _BATCH], labels=labels)
-        added(min(start + _BATCH, len(loaded.values)))
+    from hushsum.collection import label_list
+    from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, RecordError
+    from hushsum.usable import read
+
+    plan = client.plan
+    table = await asyncio.to_thread(_read, plan, source)
+    records = table.records
+    labels = None if table.labels is None else label_list(table.labels)
+    problems = (await asyncio.to_thread(read, plan, records, labels)).problems
+    for warning in problems.warnings():
+        warnings.warn(warning, stacklevel=1)
+    if problems.dropped == problems.records and plan.report_sizes is None:  # else each sends a random report
+        raise RecordError(f"{source.path}: none of {problems.records} records can be used: {problems.reasons}")
+    added = progress.bar("records hashed", len(records))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DroppedRecordsWarning)  # said above, of the whole file
+        warnings.simplefilter("ignore", ClippedRecordsWarning)
+        for start in range(0, len(records), _BATCH):
+            batch = slice(start, start + _BATCH)
+            await client.add(records[batch], labels=None if labels is None else labels[batch])
+            added(min(start + _BATCH, len(records)))
 
 
-def _check(plan: "Plan", loaded: "Records") -> None:
-    """Refuses records that do not fit the plan, before any of them is hashed."""
+def _read(plan: "Plan", source: Source) -> "RecordTable":
+    """The file's records in the order of the plan's columns.
+
+    Raises:
+        RecordError: They do not fit the plan, or there are none.
+    """
+    from hushsum.errors import RecordError
     from hushsum.families import SetRecords
-    from hushsum_simulator.errors import RecordsError
+    from hushsum.tables import NamedColumns, RecordTable, read_file, read_table
 
     if isinstance(plan.record, SetRecords):
-        raise RecordsError(f"{loaded.source}: a table holds no sets, which the plan collects; send them by edge_client")
-    if loaded.values.shape[1] != plan.vectors.dim:
-        raise RecordsError(
-            f"{loaded.source}: {loaded.values.shape[1]} columns ({', '.join(loaded.names)}), "
-            f"the plan expects {plan.vectors.dim}; name them with --columns"
-        )
-    if plan.classes and loaded.labels is None:
+        raise RecordError(f"{source.path}: a table holds no sets, which the plan collects; send them by edge_client")
+    if plan.classes and source.label_column is None:
         some = ", ".join(map(repr, plan.classes[:8])) + (", ..." if len(plan.classes) > 8 else "")
-        raise RecordsError(f"{loaded.source}: the plan has classes ({some}); name the labels with --label-column")
-    if loaded.labels is not None and not plan.classes:
-        raise RecordsError(f"{loaded.source}: the plan has no classes, so --label-column has no use here")
+        raise RecordError(f"{source.path}: the plan has classes ({some}); name the labels with --label-column")
+    if source.label_column is not None and not plan.classes:
+        raise RecordError(f"{source.path}: the plan has no classes, so --label-column has no use here")
+    texts = [] if source.label_column is None else [source.label_column]
+    found = read_file(source.path, names=plan.collection.names, texts=texts)
+    if isinstance(found, NamedColumns):
+        table = read_table(
+            plan, found, labels=source.label_column, columns=source.columns, by_position=source.by_position
+        )
+    elif source.columns is None and source.label_column is None:
+        table = RecordTable(found, None, None)
+    else:
+        raise RecordError(f"{source.path}: its columns have no names, for --columns or --label-column to name")
+    if not len(table.records):
+        raise RecordError(f"{source.path}: expected at least one record, got none")
+    return table

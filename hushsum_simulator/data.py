@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.plan import Plan
+from hushsum.tables import NamedColumns, read_file
 from hushsum_simulator.errors import RecordsError
 from hushsum_simulator.progress import Bar
 
 Floats = npt.NDArray[np.float64]
 _PHOTOGRAPH: Final = "china.jpg"
-_Content = tuple[Floats, tuple[str, ...], tuple[str | None, ...] | None]  # values, names, labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def photograph() -> Records:
 
 
 def load(path: Path, columns: Sequence[str] = (), label_column: str | None = None) -> Records:
-    """Reads the rows of a ``.parquet``, ``.csv`` or ``.npy`` file.
+    """Reads the rows of a ``.parquet``, ``.csv`` or ``.npy`` file (:func:`hushsum.tables.read_file`).
 
     Args:
         path: A CSV may start with a line of names; an array of one axis is one column.
@@ -57,20 +57,32 @@ def load(path: Path, columns: Sequence[str] = (), label_column: str | None = Non
         label_column: Its labels are strings, or integers, which become their decimal text.
 
     Raises:
-        RecordsError: The file cannot be read, or a column holds no numbers, or no labels.
+        RecordError: The file cannot be read, or a column holds no numbers, or no labels.
+        RecordsError: It holds no records.
     """
-    readers = {".parquet": _parquet, ".csv": _csv, ".npy": _npy}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise RecordsError(
-            f"{path}: expected a file that ends in {', '.join(readers)}, got {path.suffix or 'no end'!r}"
-        )
-    if not path.is_file():
-        raise RecordsError(f"{path}: no such file")
-    values, names, labels = reader(path, tuple(columns), label_column)
+    texts = [] if label_column is None or label_column in columns else [label_column]
+    read, labels = read_file(path, texts=texts), None
+    if isinstance(read, NamedColumns):
+        names = tuple(columns) or tuple(name for name in read.names if name != label_column)
+        values = read.numbers(names)
+        labels = None if label_column is None else _labels(read, label_column)
+    else:
+        names = tuple(f"column {index}" for index in range(read.shape[1]))
+        values, named = read, (*columns, *([] if label_column is None else [label_column]))
+        if named:
+            raise RecordsError(f"{path}: its columns have no names; got {', '.join(named)}")
     if not values.size:
         raise RecordsError(f"{path}: expected at least one record, got {values.shape[0]} rows of {values.shape[1]}")
     return Records(values, names, path.name, labels)
+
+
+def _labels(table: NamedColumns, name: str) -> tuple[str | None, ...]:
+    values = table.values(name)
+    for value in values:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+            kind = type(value).__name__
+            raise RecordsError(f"{table.source}: column {name!r} holds {kind}, expected labels: strings or integers")
+    return tuple(None if value is None else str(value) for value in values)
 
 
 def hold_out(records: Records, queries_max: int, seed: int) -> tuple[Records, Floats]:
@@ -94,107 +106,6 @@ def hold_out(records: Records, queries_max: int, seed: int) -> tuple[Records, Fl
     kept[chosen] = False
     rest = None if labels is None else tuple(label for label, keep in zip(labels, kept, strict=True) if keep)
     return replace(records, values=values[kept], labels=rest), values[chosen]
-
-
-def _npy(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise RecordsError(f"{path}: not a NumPy array file: {error}") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise RecordsError(f"{path}: expected an array of numbers, got {getattr(array, 'dtype', type(array))}")
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2:
-        raise RecordsError(f"{path}: expected an array (records, columns), got one of shape {array.shape}")
-    names = tuple(f"column {index}" for index in range(array.shape[1]))
-    named = (*columns, *([] if label_column is None else [label_column]))
-    if named:
-        raise RecordsError(f"{path}: the columns of a .npy file have no names; got {', '.join(named)}")
-    return array.astype(np.float64), names, None
-
-
-def _parquet(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise RecordsError(f"{path}: not a Parquet file: {_first_line(error)}") from error
-    return _content(path, table, columns, label_column)
-
-
-def _csv(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    nameless = _all_numbers(path)
-    try:
-        table = csv.read_csv(path, read_options=csv.ReadOptions(autogenerate_column_names=nameless))
-    except (pa.ArrowException, OSError) as error:
-        raise RecordsError(f"{path}: not a CSV file: {_first_line(error)}") from error
-    if nameless:
-        table = table.rename_columns([f"column {index}" for index in range(table.num_columns)])
-    return _content(path, table, columns, label_column)
-
-
-def _content(path: Path, table: Any, columns: tuple[str, ...], label_column: str | None) -> _Content:
-    """Columns of an Arrow table, a library without types."""
-    labels = None if label_column is None else _labels(path, table, label_column)
-    names = columns or tuple(name for name in table.column_names if name != label_column)
-    return _values(path, table, names), names, labels
-
-
-def _labels(path: Path, table: Any, name: str) -> tuple[str | None, ...]:
-    import pyarrow as pa
-
-    if name not in table.column_names:
-        raise RecordsError(f"{path}: no column {name!r}; it has {', '.join(table.column_names)}")
-    column = table[name]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    kind = column.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise RecordsError(f"{path}: column {name!r} holds {kind}, expected labels: strings or integers")
-    return tuple(column.cast(pa.string()).to_pylist())
-
-
-def _values(path: Path, table: Any, names: tuple[str, ...]) -> Floats:
-    import pyarrow as pa
-
-    missing = [name for name in names if name not in table.column_names]
-    if missing:
-        raise RecordsError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.column_names)}")
-    values = np.empty((table.num_rows, len(names)))
-    for place, name in enumerate(names):
-        column = table[name]
-        kind = column.type
-        if pa.types.is_boolean(kind):
-            column = column.cast(pa.int8())
-        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-            raise RecordsError(
-                f"{path}: column {name!r} holds {kind}, expected numbers; name the columns to take with --columns"
-            )
-        values[:, place] = column.cast(pa.float64(), safe=False).to_numpy()
-    return values
-
-
-def _all_numbers(path: Path) -> bool:
-    """Whether the first line of a CSV holds only numbers, and so no names."""
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            cells = next(lines, "").strip().split(",")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordsError(f"{path}: not a CSV file in UTF-8: {error}") from error
-    try:
-        return bool([float(cell) for cell in cells])
-    except ValueError:
-        return False
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 # Shares fall as 1/rank^0.7: of 200 clients the largest holds 7 % of all records, the smallest a sixth of a percent.

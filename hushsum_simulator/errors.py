@@ -16,7 +16,16 @@ class ServerError(SimulatorError):
 
 
 class ServiceError(SimulatorError):
-    """A service cannot be reached, or refused a request; the text holds its own message."""
+    """A service cannot be reached, or refused a request; the text holds its own message.
+
+    Args:
+        text: One sentence.
+        reason: The service's code for it, such as ``window_order``; empty: none.
+    """
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class JourneyError(SimulatorError):

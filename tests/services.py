@@ -163,7 +163,7 @@ class RawClient:
         return [convert.answer_from_wire(reply) async for reply in call]
 
     async def seal(self) -> int:
-        return (await self.administration.SealWindow(pb.SealWindowRequest(oldest=True))).window
+        return (await self.administration.SealWindow(pb.SealWindowRequest(oldest=True, early=True))).window
 
     async def release(self) -> pb.ReleaseWindowReply:
         return await self.administration.ReleaseWindow(pb.ReleaseWindowRequest(oldest=True))

@@ -119,7 +119,7 @@ STUB_USERS = (
     "aggregator.shuffler.intake",
     "aggregator.shuffler.forwarder",
     "edge_client.transport.grpc",
-    "hushsum_simulator.demo.services",
+    "hushsum_simulator.console",
     "hushsum_simulator.deployment.senders",
 )
 

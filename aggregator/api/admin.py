@@ -81,7 +81,7 @@ class Admin:
 
     async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
         call.admit(Scope.ADMIN)
-        window = await self.seal(None if request.oldest else request.window)
+        window = await self.seal(None if request.oldest else request.window, early=request.early)
         return pb.SealWindowReply(window=window)
 
     async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
@@ -159,14 +159,14 @@ class Admin:
             spends_total=len(spends),
         )
 
-    async def seal(self, window: int | None) -> int:
+    async def seal(self, window: int | None, *, early: bool) -> int:
         """Closes a window (None: the oldest open one) and returns it, once none of its counters can change.
 
         Raises:
-            WindowOrderError: It was not open, or an older one comes first.
+            WindowOrderError: It was not open, an older one comes first, or it is not over and ``early`` is not set.
             RefusedError: Another process is the releaser, or none is now.
         """
-        sealed = await self._leadership.do(lambda releaser: releaser.seal(window))
+        sealed = await self._leadership.do(lambda releaser: releaser.seal(window, early=early))
         if self._window_tracker is not None:
             await self._window_tracker.refresh()
         return sealed

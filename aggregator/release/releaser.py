@@ -126,20 +126,24 @@ class Releaser:
             await self._catch_up()
         schedule, sealed = self._plan.window, None
         while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) not in (None, sealed):
-            sealed = await self.seal(window)
+            sealed = await self.seal(window, early=True)  # its clock has decided already
         while not self.stopped and (window := (await self._book()).next_outcome()) is not None:
             try:
                 await self.release(window)
             except (ReleasingStoppedError, ReceiptsError):
                 return  # `stopped` says why
 
-    async def seal(self, window: int | None = None) -> int:
+    async def seal(self, window: int | None = None, *, early: bool = False) -> int:
         """Closes a window (None: the oldest unsealed one) in every partition, and returns its index.
 
         Then its counters are stored and final.
 
+        Args:
+            window: Its index.
+            early: Also before its end and lateness: what is still on its way to it is late then.
+
         Raises:
-            WindowOrderError: No gateway had it open, or an older one comes first.
+            WindowOrderError: No gateway had it open, an older one comes first, or it is not over yet.
             PartitionStoppedError: A fold has stopped; the window stays closing, and a repeated call continues.
         """
         async with self._one_at_a_time:
@@ -149,6 +153,8 @@ class Releaser:
                 if window is None:
                     raise WindowOrderError("no window is open")
             book.check_seal(window)
+            if not early:
+                book.check_over(window, self._plan.window, self._runtime.now_ms())
             if book.states[window] in (WindowState.OPEN, WindowState.CLOSING):
                 await self._seal(window)
             await self._erase_due()

@@ -132,7 +132,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
 def credentials_of(config: Config) -> Credentials:
     """The credentials for the aggregator. A token is never sent in plaintext to another machine, even if insecure."""
     return Credentials(
-        token=config.upstream_token,
+        token_file=config.upstream_token,
         ca=config.upstream_ca,
         certificate=config.upstream_cert,
         key=config.upstream_key,

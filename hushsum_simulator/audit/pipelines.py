@@ -8,6 +8,7 @@ For mode local it is the output of a device: the batches that its own code makes
 
 import asyncio
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -37,7 +38,7 @@ from edge_client.spool.transaction import ReportTransaction
 from hushsum import outcomes
 from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import ContributionError
+from hushsum.errors import ContributionError, DroppedRecordsWarning, RecordError
 from hushsum.local.report_batch import unpack
 from hushsum.plan import Plan
 from hushsum.privacy.events import TUMBLING
@@ -239,7 +240,9 @@ def added(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
         for submission in data:
             clients = [submission.client] * len(submission.records) if plan.privacy.unit == "client" else None
             if len(submission.records):
-                with suppress(ContributionError):  # this batch alone is refused, as a fold refuses its delta
+                with suppress(ContributionError, RecordError), warnings.catch_warnings():
+                    # This batch alone is refused, as a fold refuses its delta, or has no usable record.
+                    warnings.simplefilter("ignore", DroppedRecordsWarning)
                     sketch.add(submission.records, clients=clients)
         sketches.append(sketch)
     return sketches

@@ -6,6 +6,7 @@ vector, one that was counted twice +1 times.
 """
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.fold.verdicts import Verdict, VerdictKind
-from hushsum import plots, query
+from hushsum import HushsumWarning, plots, query
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
@@ -92,7 +93,9 @@ def in_bulk(material: Material) -> Sketch:
     clients = None
     if material.plan.privacy.unit == "client":
         clients = [share.client_id for share in material.shares for _ in range(share.records)]
-    bulk.add(material.counted, clients=clients, labels=material.labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HushsumWarning)  # the summary says the same
+        bulk.add(material.counted, clients=clients, labels=material.labels)
     return bulk
 
 

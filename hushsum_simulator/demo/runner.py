@@ -13,8 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from aggregator.store.store import read_sealed
-from edge_client import EdgeWarning
-from hushsum import query
+from hushsum import HushsumWarning, query
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.sketch import Sketch
 from hushsum_simulator.data import ExactSums, Floats
@@ -99,7 +98,7 @@ def simulate(settings: RunSettings, progress: Progress) -> Summary:
 
 def _run(mode: Mode) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="hushsum-", ignore_cleanup_errors=True) as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # the summary says the same
+        warnings.simplefilter("ignore", HushsumWarning)  # the summary says the same
         folder = Path(name)
         (folder / "plan.json").write_bytes(mode.plan.bundle)
         (folder / "spools").mkdir()

@@ -4,22 +4,16 @@ The console calls what operators and analysts call: the open window, seal, relea
 """
 
 import asyncio
-import hashlib
 import json
 import signal
 import sqlite3
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
-
-import grpc
-import grpc.aio
 
 from aggregator.errors import AggregatorError
 from aggregator.fold.verdicts import Verdict
@@ -27,30 +21,18 @@ from aggregator.log.sqlite import log_size
 from aggregator.shuffler.pool import KIND
 from aggregator.store.store import read_verdicts
 from hushsum.entropy import OsEntropy
-from hushsum.errors import HushsumError, PlanError
-from hushsum.plan import BUNDLE_BYTES_MAX, Plan
+from hushsum.errors import HushsumError
+from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
-from hushsum_proto import convert, convert_admin, convert_outcomes
 from hushsum_proto.credentials import Credentials
-from hushsum_proto.errors import WireError
 from hushsum_proto.messages import (
-    PAGE,
-    PAGE_MAX,
-    PROTOCOL_VERSIONS,
-    Hello,
-    LedgerPage,
-    PlanInfo,
     Released,
     ReleaseInfo,
     ServiceStatus,
-    Welcome,
-    WindowsPage,
 )
-from hushsum_proto.metadata import CLIENT_ID
-from hushsum_proto.v1 import wire_pb2 as pb
-from hushsum_proto.v1 import wire_pb2_grpc as stubs
-from hushsum_simulator.errors import JourneyError, ServerError, ServiceError
+from hushsum_simulator.console import Console
+from hushsum_simulator.errors import JourneyError, ServerError
 from hushsum_simulator.progress import Progress
 from hushsum_simulator.testbed.process import last_line
 
@@ -233,196 +215,6 @@ def make_shuffler_key(folder: Path) -> Path:
 
 
 T = TypeVar("T")
-RequestT = TypeVar("RequestT")
-ReplyT = TypeVar("ReplyT")
-_NAME: Final = ((CLIENT_ID, "console"),)
-_QUICK_S: Final = 15.0
-_LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
-_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**20
-_OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX),)
-
-
-class Console:
-    """An operator's or an analyst's connection to one service.
-
-    Args:
-        target: ``host:port``.
-        credentials: Own credentials and trusted CAs; if they name nobody, the name ``console`` is declared. None: no
-            own credentials, and TLS to another machine.
-        insecure: Speak plaintext to another machine, too.
-
-    Raises:
-        CredentialsError: ``insecure`` would send a token in plaintext to another machine.
-    """
-
-    def __init__(self, target: str, credentials: Credentials | None = None, *, insecure: bool = False) -> None:
-        shown = credentials or Credentials()
-        self._target = target
-        self._credentials = shown.in_plaintext(target) if insecure else shown
-        self._metadata: tuple[tuple[str, str], ...] = () if shown.names_itself else _NAME
-        self._channel: grpc.aio.Channel | None = None
-
-    async def __aenter__(self) -> Self:
-        """Connects at the first question.
-
-        Raises:
-            CredentialsError: A file of the credentials cannot be used.
-        """
-        self._metadata += self._credentials.metadata()
-        self._channel = self._credentials.channel(self._target, _OPTIONS)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._open.close(None)
-
-    async def welcome(self) -> Welcome:
-        collection, hello = stubs.CollectionStub(self._open), convert.hello_to_wire(Hello(PROTOCOL_VERSIONS))
-        return await self._call(collection.Hello, hello, convert.welcome_from_wire)
-
-    async def plan(self) -> Plan:
-        return await self._call(self._catalogue.GetPlan, pb.GetPlanRequest(), lambda reply: Plan.from_bytes(reply.plan))
-
-    async def status(self) -> ServiceStatus:
-        return await self._call(self._admin.GetStatus, pb.StatusRequest(), convert_admin.status_from_wire)
-
-    async def plans(self) -> list[PlanInfo]:
-        """Every plan of the store, in the order of their registration."""
-        return await self._call(self._admin.ListPlans, pb.ListPlansRequest(), convert_admin.plans_from_wire)
-
-    async def windows(
-        self, limit: int = PAGE, *, before: int | None = None, states: Collection[str] = ()
-    ) -> WindowsPage:
-        """The newest windows before ``before``, at most ``limit``; only of these states if there are any."""
-        found: list[tuple[int, str]] = []
-        while True:
-            # One more than the limit shows whether there are more.
-            size = PAGE_MAX if states else min(limit + 1 - len(found), PAGE_MAX)
-            request = convert_admin.windows_request_to_wire(before, size)
-            page = await self._call(self._admin.ListWindows, request, convert_admin.windows_from_wire)
-            found += [(window, state) for window, state in page.windows if not states or state in states]
-            if len(found) > limit or not page.more or not page.windows:
-                return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
-            before = page.windows[-1][0]
-
-    async def ledger(self, limit: int = PAGE) -> LedgerPage:
-        """The ledger of the plan's population, with its newest spends."""
-        first = page = await self._ledger(0, limit)
-        spends, known = [*first.spends], first.spends_total
-        while page.spends and len(spends) < min(limit, first.spends_total):
-            page = await self._ledger(len(spends) + known - first.spends_total, limit - len(spends))
-            # Spends since the last page have moved the older ones on: the page begins with some that are known.
-            spends += page.spends[max(0, page.spends_total - known) :]
-            known = page.spends_total
-        return replace(first, spends=tuple(spends))
-
-    async def seal(self, window: int | None = None) -> int:
-        """Seals a window, by default the oldest open one, and returns once every fold has passed its seal."""
-        request = pb.SealWindowRequest(window=window or 0, oldest=window is None)
-        return await self._call(self._admin.SealWindow, request, lambda reply: reply.window, timeout_s=_LONG_S)
-
-    async def release(self, window: int | None = None) -> Released:
-        """Draws the outcome of a sealed window, by default of the oldest without one."""
-        request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
-        released = convert_admin.released_from_wire
-        return await self._call(self._admin.ReleaseWindow, request, released, timeout_s=_LONG_S)
-
-    async def seal_through(self, window: int) -> None:
-        """Seals every open window up to this one: a window that ended since the service started is open and empty."""
-        while await self.seal() < window:
-            pass
-
-    async def release_through(self, window: int) -> Released:
-        """Draws the outcomes of all sealed windows up to this one, in order; returns the last."""
-        released = await self.release()
-        while released.release.window < window:
-            released = await self.release()
-        return released
-
-    async def releases(self) -> list[ReleaseInfo]:
-        """Every published outcome, released or withheld, by window."""
-        return await self._call(
-            self._catalogue.ListReleases,
-            pb.ListReleasesRequest(),
-            lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
-        )
-
-    async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
-        """The published outcome of a window, found in the catalogue as an analyst finds it; None if it is withheld.
-
-        Raises:
-            ServiceError: It is not listed, or listed more than once.
-        """
-        listed = [info for info in await self.releases() if info.window == window]
-        if len(listed) != 1:
-            raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
-        return listed[0], None if listed[0].withheld else await self.fetch(listed[0])
-
-    async def fetch(self, info: ReleaseInfo) -> Release:
-        """Downloads a published release, and checks its SHA-256.
-
-        Raises:
-            ServiceError: It cannot be downloaded, or its window is withheld.
-            ReleaseError: Its bytes are no valid release.
-        """
-        if info.withheld:
-            raise ServiceError(
-                f"window {info.window} is withheld: too few clients, by the plan's test; there is nothing to fetch"
-            )
-        data = bytearray()
-        with self._asking():
-            request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)
-            async for chunk in self._catalogue.GetRelease(request, metadata=self._metadata, timeout=_LONG_S):
-                if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size_bytes:
-                    raise ServiceError(f"release of window {info.window}: a chunk that does not follow")
-                data += chunk.data
-        if hashlib.sha256(data).digest() != info.sha256:
-            raise ServiceError(f"release of window {info.window}: its bytes are not those that were listed; ask again")
-        return Release.from_bytes(bytes(data))
-
-    async def _ledger(self, skip: int, limit: int) -> LedgerPage:
-        request = pb.GetLedgerRequest(skip=skip, limit=min(limit, PAGE_MAX))
-        return await self._call(self._admin.GetLedger, request, convert_admin.ledger_from_wire)
-
-    async def _call(
-        self,
-        method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ReplyT]",
-        request: RequestT,
-        read: Callable[[ReplyT], T],
-        *,
-        timeout_s: float = _QUICK_S,
-    ) -> T:
-        with self._asking():
-            return read(await method(request, metadata=self._metadata, timeout=timeout_s))
-
-    @property
-    def _admin(self) -> stubs.AdministrationStub:
-        return stubs.AdministrationStub(self._open)
-
-    @property
-    def _catalogue(self) -> stubs.CatalogueStub:
-        return stubs.CatalogueStub(self._open)
-
-    @property
-    def _open(self) -> grpc.aio.Channel:
-        assert self._channel is not None, "entered first"
-        return self._channel
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Translates gRPC errors to one line with the service's own text."""
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            code, details = error.code(), error.details() or "no reason given"
-            if (explained := self._credentials.explained(self._target, details)) != details:
-                raise ServiceError(explained) from error
-            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise ServiceError(f"{self._target}: no service answers here ({details.splitlines()[0]})") from error
-            raise ServiceError(f"{self._target}: {details}") from error
-        except (WireError, PlanError) as error:
-            raise ServiceError(f"{self._target}: an answer that this version cannot read: {error}") from error
 
 
 async def open_window(address: str) -> int:
@@ -493,8 +285,8 @@ class Operator:
         return await self._retry("ask for the status", self._gateways, Console.status)
 
     async def seal(self, window: int) -> None:
-        """Closes a window, and returns once all of it is folded."""
-        await self._retry(f"seal window {window}", self._releasers, lambda console: console.seal(window))
+        """Closes a window, over or not, and returns once all of it is folded."""
+        await self._retry(f"seal window {window}", self._releasers, lambda console: console.seal(window, early=True))
 
     async def release(self, window: int) -> tuple[ReleaseInfo, Release]:
         """Draws the outcome of a sealed window, which releases it, unless it has one, and fetches it."""

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client import Config, EdgeClient, EdgeWarning, FlushTimeoutError, RefusedError, Stats, SystemRuntime
+from edge_client import Config, EdgeClient, FlushTimeoutError, RefusedError, Stats, SystemRuntime
+from hushsum import HushsumWarning
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
@@ -295,7 +296,7 @@ def fleet(settings: DeploymentSettings, say: Say) -> None:
     shares = dealt(settings, plan, source_of(settings)).shares
     say(f"{len(shares)} clients with {sum(share.records for share in shares):,} records, {settings.windows} windows")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # sent.json has what they warn of
+        warnings.simplefilter("ignore", HushsumWarning)  # sent.json has what they warn of
         journal = asyncio.run(_run(settings, plan, shares, say))
     lives = sum(account.lives for account in journal.accounts.values())
     say(f"everything is answered after {journal.seconds:.0f} s; the clients were started {lives} times")

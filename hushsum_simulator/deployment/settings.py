@@ -268,7 +268,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 def operator_credentials(settings: DeploymentSettings, who: Literal["reader", "admin"]) -> Credentials:
     """Of a reader of releases, or of an administrator, who may also see the ledger."""
-    return Credentials(token=settings.operator / f"{who}.token", ca=settings.config / "ca.pem")
+    return Credentials(token_file=settings.operator / f"{who}.token", ca=settings.config / "ca.pem")
 
 
 def client_credentials(settings: DeploymentSettings) -> Mapping[str, Credentials]:

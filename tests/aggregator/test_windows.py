@@ -50,6 +50,16 @@ def test_a_seal_waits_for_its_time_unless_it_was_begun() -> None:
     assert WindowBook({}).due_to_seal(SCHEDULE, due) is None
 
 
+def test_a_window_that_is_not_over_says_until_when() -> None:
+    due = due_ms(SCHEDULE, 5)
+    for book in (WindowBook({5: OPEN}), WindowBook({5: CLOSING}), WindowBook({5: SEALED})):
+        book.check_over(5, SCHEDULE, due)
+    WindowBook({5: CLOSING}).check_over(5, SCHEDULE, due - 1)
+    text = r"window 5 is not over: it ends at 1970-01-01 06:00:00 and takes late deltas until 1970-01-01 06:05:00 "
+    with pytest.raises(WindowOrderError, match=text):
+        WindowBook({5: OPEN}).check_over(5, SCHEDULE, due - 1)
+
+
 def test_outcomes_are_taken_in_order() -> None:
     assert WindowBook({3: SEALED, 4: SEALED, 5: OPEN}).next_outcome() == 3
     assert WindowBook({3: CLOSING, 4: SEALED}).next_outcome() is None

@@ -1,10 +1,12 @@
 """Calls the command line as a shell would, without a process."""
 
 import sys
+import warnings
 from typing import NamedTuple
 
 import pytest
 
+from hushsum import HushsumWarning
 from hushsum_cli.main import main
 
 
@@ -26,8 +28,10 @@ class Hushsum:
     def __call__(self, *arguments: str) -> Ended:
         self._monkeypatch.setattr(sys, "argv", ["hushsum", *arguments])
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", HushsumWarning)  # a line on standard error, as in a shell
+            with pytest.raises(SystemExit) as ended:
+                main()
         captured = self._capsys.readouterr()
         status = ended.value.code
         assert isinstance(status, int)

@@ -62,7 +62,7 @@ def test_an_operator_elsewhere_sees_plans_windows_and_ledger_with_a_token_of_sco
         assert f"test {PLAN.hex_id[:12]} central the only one {plan['partitions']} {window} nobody yes" in table
 
         assert "nothing is spent yet" in hushsum("admin", "ledger", *asked).out
-        assert hushsum("admin", "seal", *asked).status == 0
+        assert hushsum("admin", "seal", *asked, "--window", str(window), "--early").status == 0
         assert hushsum("admin", "release", *asked).status == 0
 
         start, end = PLAN.window.start_ms(window), PLAN.window.end_ms(window)

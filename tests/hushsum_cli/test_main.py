@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 
 import hushsum as package
+from hushsum_cli.extras import EXTRAS
 from hushsum_cli.main import cli
 from tests.hushsum_cli.calling import Hushsum
 
@@ -24,6 +26,19 @@ def commands(group: click.Group, *names: str) -> list[tuple[str, ...]]:
 
 
 ALL = commands(cli)
+ROOT = Path(__file__).parents[2]
+TOML = """name = "points"
+record = { dim = 2, lower = [0, 0], upper = [10, 10], names = ["x", "y"] }
+sketch = { family = "hashed", kernel = "euclidean", bandwidth = 2, rows = 20, buckets = 64 }
+[privacy]
+epsilon = 1
+total_epsilon = 100
+"""
+ASKED: dict[str, list[str]] = {
+    "click": [],
+    "rich": ["plan", "show", "plan.toml"],
+    "pyarrow": ["simulate", "--data", "records.csv"],
+}
 
 
 def test_the_commands_are_those_that_were_promised() -> None:
@@ -89,7 +104,7 @@ def test_a_wrong_call_ends_with_2(hushsum: Hushsum) -> None:
         (("plan", "show", "broken.toml"), "plan: got"),
         (("query", "broken.toml", "--at", "1,2"), "not a .hush file"),
         (("simulate", "--data", "broken.toml"), "expected a file that ends in .parquet, .csv, .npy"),
-        (("simulate", "--data", "words.csv"), "column 'a' holds string"),
+        (("simulate", "--data", "words.csv"), "column 'a' holds str"),
         (("release", "list", "--from", "127.0.0.1:1", "--ca", "one.csv"), "ca: one.csv: expected certificates in PEM"),
         (("release", "list", "--cert", "one.csv"), "--cert and --cert-key belong together"),
         (("release", "list", "--token-file", "one.csv"), "token: expected a line of printable ASCII"),
@@ -140,3 +155,49 @@ def test_a_bug_of_ours_shows_its_trace(hushsum: Hushsum, monkeypatch: pytest.Mon
     (tmp_path / "x").touch()
     with pytest.raises(ZeroDivisionError):
         hushsum("query", str(tmp_path / "x"), "--at", "1,2")
+
+
+def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {"prometheus_client": "prometheus-client", "dp_accounting": "dp-accounting", "PIL": "pillow",
+             "sklearn": "scikit-learn", "grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection",
+             "opentelemetry": "opentelemetry-api"}  # fmt: skip
+    for module, extra in EXTRAS.items():
+        wanted = names.get(module, module)
+        having = {
+            name: len(needs)
+            for name, needs in extras.items()
+            if any(re.split(r"[<>=;\[ ]", need)[0] == wanted for need in needs) and name != "dev"
+        }
+        assert min(having, key=having.__getitem__) == extra, module
+
+
+@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "files")])
+def test_a_package_that_is_not_installed_is_one_line_that_names_its_extra(
+    tmp_path: Path, module: str, extra: str
+) -> None:
+    (tmp_path / "plan.toml").write_text(TOML)
+    (tmp_path / "records.csv").write_text("x,y\n1,2\n")
+    code = (
+        f"import sys\nsys.modules[{module!r}] = None\n"  # an import of it fails, as where it is not installed
+        "from hushsum_cli.__main__ import main\n"
+        f"sys.argv = ['hushsum', *{ASKED[module]!r}]\nmain()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert f"pip install 'hushsum[{extra}]'" in ended.stderr
+
+
+def test_a_plan_that_may_not_be_meant_is_a_line_on_standard_error(hushsum: Hushsum, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(TOML.replace("epsilon = 1\n", "epsilon = 11\n"))
+    ended = hushsum("plan", "make", str(tmp_path / "plan.toml"))
+    assert (ended.status, ended.err.count("\n")) == (0, 1)
+    assert ended.err.startswith("hushsum: warning: privacy.epsilon: 11 is above 10")
+    delta = 'delta = "0.00001"\ntotal_delta = "0.001"\n'
+    (tmp_path / "plan.toml").write_text(TOML.replace("epsilon = 1\n", "epsilon = 1\n" + delta))
+    for records, warned in (("1e5", False), ("1e6", True)):
+        ended = hushsum("plan", "make", str(tmp_path / "plan.toml"), "--force", "--records", records)
+        assert ended.status == 0
+        assert ("privacy.delta: 1e-5 is above 1/1,000,000" in ended.err) == warned == bool(ended.err)

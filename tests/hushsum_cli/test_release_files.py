@@ -19,7 +19,7 @@ def test_query_prints_what_the_release_answers(hushsum: Hushsum, release_file: P
     answer = hs.load(release_file).kernel_sum(np.array([[3.0, 7.0], [9.0, 1.0]]))
     assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
     assert [each["std_error"] for each in shown["answers"]] == answer.std_error.tolist()
-    assert [each["interval"] for each in shown["answers"]] == answer.interval(0.9).tolist()
+    assert [each["interval"] for each in shown["answers"]] == np.stack(answer.interval(0.9), axis=1).tolist()
     assert shown["answers"][0]["at"] == [3.0, 7.0]
     assert "unaccounted" in shown["statement"]
 

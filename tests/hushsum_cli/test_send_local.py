@@ -8,7 +8,7 @@ import pytest
 from hushsum import Plan
 from tests.hushsum_cli.calling import Hushsum
 from tests.hushsum_cli.test_send import ONE_WINDOW, kept
-from tests.hushsum_cli.test_service_commands import serving
+from tests.hushsum_cli.test_service_commands import sealed_early, serving
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("sources_on_path")
 
 def plan_of(form: str) -> Plan:
     return small_plan(
+        record={"names": ["a", "b"]},
         privacy={"mode": "local", "local": {"form": form}},
         sketch={"rows": 16, "buckets": 16},
         window={**ONE_WINDOW, "lateness": "1h"},
@@ -30,15 +31,17 @@ def test_a_files_records_are_sent_in_the_plans_form_and_counted(hushsum: Hushsum
     with serving(tmp_path, plan_of(form)) as address:
         asked = ("--data", str(data), "--to", address, "--spool", str(spool), "--timeout", "60")
         ended = hushsum("send", *asked, "--json")
-        assert (ended.status, ended.err) == (0, "")
+        assert (ended.status, ended.err.count("\n")) == (0, 1)
+        assert "1 of 4 records were left out" in ended.err
         sent = json.loads(ended.out)
         assert (sent["records"], sent["records_dropped"], sent["acknowledged"]) == (3, 1, 1)
         assert (sent["reports"], sent["submissions_spent"]) == ((0, 1) if silo else (4, 0))
         again = hushsum("send", *asked)  # of a window in which a silo has submitted already, nothing more is sent
-        assert ("does not take part" in again.err) == silo
+        assert ("does not take part" in again.err) == ("does not take part" in again.out) == silo
+        assert again.status == silo
         counted, waiting = kept(spool)
         assert (counted.get("acknowledged"), waiting) == (1 if silo else 2, 0)
-        (window,) = json.loads(hushsum("admin", "seal", "--at", address, "--json").out).values()
+        window = sealed_early(hushsum, address)
         out = tmp_path / "window.hush"
         for command in (
             ("admin", "release", "--at", address, "--window", str(window)),

@@ -40,6 +40,15 @@ def serving(folder: Path, plan: hs.Plan | None = None, *more: str) -> Iterator[s
         process.stdout.close()
 
 
+def sealed_early(hushsum: Hushsum, address: str) -> int:
+    """The window that is open, once it is sealed."""
+    status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
+    window = min(each["window"] for each in status["windows"] if each["state"] == "open")
+    asked = ("--window", str(window), "--early", "--json")
+    assert json.loads(hushsum("admin", "seal", "--at", address, *asked).out) == {"windows": [window]}
+    return int(window)
+
+
 def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.Generator) -> None:
     records = rng.uniform(0, 10, (2500, 2))
     records[7, 1] = np.nan
@@ -54,7 +63,15 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
         window = status["windows"][0]["window"]
         assert status["plan_id"] == small_plan().hex_id
         assert hushsum("admin", "release", "--at", address).status == 1  # not sealed yet
-        assert json.loads(hushsum("admin", "seal", "--at", address, "--json").out) == {"window": window}
+        too_soon = hushsum("admin", "seal", "--at", address)
+        assert (too_soon.status, too_soon.out) == (1, "")
+        assert f"window {window} is not over: it ends at " in too_soon.err
+        assert hushsum("admin", "seal", "--at", address, "--early").status == 2
+        assert hushsum("admin", "seal", "--at", address, "--window", str(window)).status == 1
+        assert sealed_early(hushsum, address) == window
+        late = hushsum("send", *asked)  # 3 deltas of a sealed window
+        assert (late.status, late.out) == (1, "2,499 records, 1 left out in 3 deltas: 3 late\n")
+        assert "3 deltas are counted nowhere: 3 came after their window was sealed (late)" in late.err
         released = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
         assert (released["epsilon_spent"], released["epsilon_left"]) == ("1", "99")
         assert f"window {window}" in hushsum("admin", "status", "--at", address).out
@@ -77,7 +94,7 @@ def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, t
     with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
         window = status["windows"][0]["window"]
-        assert hushsum("admin", "seal", "--at", address).status == 0
+        sealed_early(hushsum, address)
         ended = hushsum("admin", "release", "--at", address)
         assert f"window {window} is withheld: too few clients, by the plan's test; ε = 0.05 spent" in ended.out
         told = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
@@ -106,7 +123,7 @@ def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_pat
         asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
         ended = hushsum("send", *asked)
         assert ended.status == 1
-        assert "3 columns (a, b, c), the plan expects 2; name them with --columns" in ended.err
+        assert "the plan does not name its 2 columns" in ended.err
         labelled = hushsum("send", *asked, "--label-column", "c")
         assert labelled.status == 1
         assert "the plan has no classes" in labelled.err
@@ -132,7 +149,7 @@ def test_a_labelled_file_is_collected_class_by_class(
     labels = np.array(["1", "2", "9", ""])[rng.choice(4, 1500, p=[0.6, 0.3, 0.05, 0.05])]
     lines = [f"{x},{label},{y}" for (x, y), label in zip(rng.uniform(0, 10, (1500, 2)), labels, strict=True)]
     (tmp_path / "records.csv").write_text("\n".join(["x,kind,y", *lines]) + "\n")
-    with serving(tmp_path, classed_plan("1", "2", "3")) as address:
+    with serving(tmp_path, classed_plan("1", "2", "3", record={"names": ["x", "y"]})) as address:
         asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
         unlabelled = hushsum("send", *asked, "--columns", "x,y")
         assert (unlabelled.status, unlabelled.err.count("\n")) == (1, 1)
@@ -142,7 +159,7 @@ def test_a_labelled_file_is_collected_class_by_class(
         sent = json.loads(hushsum("send", *asked, "--label-column", "kind", "--json").out)
         usable = int(np.isin(labels, ["1", "2"]).sum())
         assert (sent["records"], sent["records_dropped"]) == (usable, 1500 - usable)
-        assert hushsum("admin", "seal", "--at", address).status == 0
+        sealed_early(hushsum, address)
         assert hushsum("admin", "release", "--at", address).status == 0
         assert hushsum("release", "get", "--from", address, "-o", str(tmp_path / "today.hush")).status == 0
     release = hs.load(tmp_path / "today.hush")

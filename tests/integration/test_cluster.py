@@ -67,7 +67,7 @@ async def refusal_of(address: str, window: int) -> grpc.aio.AioRpcError | None:
     """What a process answers when it is to seal a window; None: it does."""
     async with RawClient(address) as client:
         try:
-            await client.administration.SealWindow(pb.SealWindowRequest(window=window))
+            await client.administration.SealWindow(pb.SealWindowRequest(window=window, early=True))
         except grpc.aio.AioRpcError as error:
             return error
     return None

@@ -20,7 +20,7 @@ from hushsum.releases import Release
 from hushsum.signing import Role
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.batches import topic_of
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.kafka_logs import files_of, records_in, times_in
@@ -103,7 +103,7 @@ class Site:
     async def released(self) -> Release:
         """What becomes of the window, as a gateway gives it out."""
         async with Console(await self.running["releaser"].address()) as console:
-            assert await console.seal() == self.window
+            assert await console.seal(early=True) == self.window
             released = await console.release()
         async with Console(await self.running["gateway-2"].address()) as console:
             return await console.fetch(released.release)

@@ -10,7 +10,7 @@ import pytest
 from edge_client import Config, EdgeClient
 from hushsum import Plan, Release, Sketch
 from hushsum_proto.v1 import wire_pb2 as pb
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.errors import ServiceError
 from tests.integration.test_edge_client import DeviceRuntime
 from tests.plans import small_plan

@@ -33,7 +33,7 @@ from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult, entry_parts
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.plans import central_twin
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
@@ -252,7 +252,7 @@ async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts
 
         window, round_id = first.window_and_round
         async with Console(await running["releaser"].address()) as console:
-            assert await console.seal() == window
+            assert await console.seal(early=True) == window
             await assert_remembered(dsn, plan, [entry_of(plan, each) for each in (first, second)])
             asked = Enter(plan.id, window, round_id)
             one = tmp_path / f"{first.names[0]}.pem"

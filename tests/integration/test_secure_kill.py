@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hushsum import Release, Sketch
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.plans import central_twin
 from tests.integration.secure_device import SURVIVORS
 from tests.plans import small_plan
@@ -117,7 +117,7 @@ async def told_again(device: Device, target: str) -> dict[str, int]:
 
 async def released(target: str) -> Release:
     async with Console(target) as console:
-        await console.seal()
+        await console.seal(early=True)
         await console.release()
         (info,) = await console.releases()
         return await console.fetch(info)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from tests.plans import small_plan
 from tests.processes import Aggregator
 from tests.services import RawClient
@@ -62,7 +62,7 @@ async def test_silent_connections_beyond_the_files_that_may_be_open_end_nothing(
         await console.status()  # connected before the others come
         with silent_connections(address, SILENT):
             await asyncio.sleep(1)
-            await console.seal()
+            await console.seal(early=True)
             released = await console.release()
             async with RawClient(address) as late, asyncio.timeout(120):
                 assert (await late.hello(wait=True)).plan_id == PLAN.id, (
@@ -83,7 +83,7 @@ async def test_nothing_is_imported_once_it_listens(tmp_path: Path) -> None:
         assert welcome.plan_id == PLAN.id
         await client.submit_one(PLAN.id, b"junk")
     async with Console(address) as console:
-        await console.seal()
+        await console.seal(early=True)
         await console.release()
         for info in await console.releases():
             await console.fetch(info)

@@ -21,7 +21,7 @@ from hushsum import Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.signing import DirectoryKey, Role, toml_of
 from hushsum_proto.messages import Welcome
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.errors import ServiceError
 from tests.aggregator.shuffler.shuffled import KEY, shuffled_plan
 from tests.authorities import Certified, expired, replace
@@ -82,7 +82,7 @@ async def welcome_of(service: Service, credentials: Credentials) -> Welcome:
 
 async def assert_counted(service: Service, folder: Path, operator: Credentials, batches: int) -> None:
     async with Console(target_of(service), operator) as console:
-        window = await console.seal()
+        window = await console.seal(early=True)
     sealed = read_sealed(folder / "data" / "store.db", PLAN, window)
     expected = Sketch(PLAN)
     for _ in range(batches):
@@ -180,7 +180,7 @@ async def test_tokens_are_shown_over_tls_and_a_rotated_one_is_found(tmp_path: Pa
     token.write_text(old.text)
     asked = {"authentication": "token", "tokens": str(tokens)}
     async with served(tmp_path, site, **asked) as service:
-        shown = Credentials(token=token, ca=site.ca)
+        shown = Credentials(token_file=token, ca=site.ca)
         await contribute(service, tmp_path, shown)
         replace(tokens, TokenTable([new.entry, operator.entry]).to_bytes())
         async with device(service, tmp_path, shown) as client:

@@ -11,6 +11,7 @@ import pytest
 
 from aggregator.api.admin import Admin
 from aggregator.errors import UnauthenticatedError
+from aggregator.windows import due_ms
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.events import TUMBLING
 from hushsum.privacy.statement import account_told
@@ -19,11 +20,11 @@ from hushsum_proto import convert_admin
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import PAGE_MAX, LedgerPage, PlanInfo, WindowsPage
 from hushsum_proto.v1 import wire_pb2 as pb
-from hushsum_simulator.demo.services import Console
+from hushsum_simulator.console import Console
 from hushsum_simulator.errors import ServiceError
 from tests.hushsum.privacy.spends import spend
 from tests.plans import small_plan
-from tests.services import WINDOW, RawClient, config_of, service_of
+from tests.services import WINDOW, RawClient, SetRuntime, config_of, service_of
 
 PLAN = small_plan()
 SKEW_S = 4 * 3600.0  # five windows are open from the start
@@ -57,9 +58,9 @@ async def test_the_plans_of_the_store_and_which_is_collected_here(tmp_path: Path
 async def test_windows_come_in_pages_by_state_and_before_one(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN, skew_s=SKEW_S)
     async with service_of(config) as service, Console(service.grpc) as console:
-        await console.seal()
+        await console.seal(early=True)
         await console.release()
-        await console.seal()
+        await console.seal(early=True)
         states = ["released", "sealed", "open", "open", "open"]
         every = tuple((WINDOW + index, state) for index, state in enumerate(states))[::-1]
 
@@ -73,13 +74,29 @@ async def test_windows_come_in_pages_by_state_and_before_one(tmp_path: Path) -> 
         assert await console.windows(1, states={"released", "skipped"}) == WindowsPage(every[4:])
 
 
+async def test_every_window_that_is_over_is_sealed_oldest_first_and_no_other(tmp_path: Path) -> None:
+    runtime = SetRuntime()
+    async with (
+        service_of(config_of(tmp_path, PLAN, skew_s=SKEW_S), runtime) as service,
+        Console(service.grpc) as console,
+    ):
+        with pytest.raises(ServiceError, match=f"window {WINDOW} is not over: it ends at"):
+            await console.seal_due()
+        runtime.set_ms = due_ms(PLAN.window, WINDOW + 2)
+        assert await console.seal_due() == [WINDOW, WINDOW + 1, WINDOW + 2]
+        with pytest.raises(ServiceError, match=f"window {WINDOW + 3} is not over") as caught:
+            await console.seal_due()
+        assert caught.value.reason == "window_order"
+        assert await console.seal(WINDOW + 3, early=True) == WINDOW + 3
+
+
 async def test_the_ledger_shows_limits_totals_words_and_the_newest_spends(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN, skew_s=SKEW_S)
     async with service_of(config) as service, Console(service.grpc) as console:
         untouched = await console.ledger()
         assert (untouched.spends, untouched.spends_total, untouched.epsilon_left) == ((), 0, "100")
         for _ in range(3):
-            await console.seal()
+            await console.seal(early=True)
             await console.release()
         spends = tuple(spend_of(PLAN, kind=TUMBLING, window=WINDOW + index) for index in (2, 1, 0))
         account = Account(PLAN.limits).recorded(*spends[::-1])
@@ -107,7 +124,7 @@ async def test_a_service_starts_on_a_ledger_that_an_earlier_rule_let_pass_its_li
         ledger = await console.ledger()
         assert (ledger.epsilon_spent, ledger.epsilon_left) == ("101", "0")
         assert "That is more than the limits" in ledger.statement
-        await console.seal()
+        await console.seal(early=True)
         with pytest.raises(ServiceError, match="cannot pay for this release"):
             await console.release()
         assert (await console.ledger()).spends == (passing,)
@@ -119,9 +136,9 @@ async def test_pages_of_spends_follow_each_other_whatever_is_spent_meanwhile(
     config = config_of(tmp_path, PLAN, skew_s=SKEW_S)
     async with service_of(config) as service, Console(service.grpc) as console:
         for _ in range(3):
-            await console.seal()
+            await console.seal(early=True)
             await console.release()
-        monkeypatch.setattr("hushsum_simulator.demo.services.PAGE_MAX", 1)  # a page a spend
+        monkeypatch.setattr("hushsum_simulator.console.PAGE_MAX", 1)  # a page a spend
         asked, ledger = 0, console._ledger
 
         async def and_then_release(skip: int, limit: int) -> LedgerPage:
@@ -129,7 +146,7 @@ async def test_pages_of_spends_follow_each_other_whatever_is_spent_meanwhile(
             page = await ledger(skip, limit)
             asked += 1
             if asked == 1:
-                await console.seal()
+                await console.seal(early=True)
                 await console.release()
             return page
 
@@ -163,6 +180,6 @@ def test_a_spend_that_this_version_cannot_read_is_malformed() -> None:
 async def test_a_window_that_was_never_open_says_so(tmp_path: Path) -> None:
     async with service_of(config_of(tmp_path, PLAN)) as service, Console(service.grpc) as console:
         with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be sealed: no gateway has had it open"):
-            await console.seal(WINDOW + 9)
+            await console.seal(WINDOW + 9, early=True)
         with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be released: it is unknown here"):
             await console.release(WINDOW + 9)

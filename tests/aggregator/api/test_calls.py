@@ -56,7 +56,7 @@ async def test_the_administration_answers_nobody_from_elsewhere() -> None:
 
     for refused in (
         service.get_status(call, pb.StatusRequest()),
-        service.seal_window(call, pb.SealWindowRequest(oldest=True)),
+        service.seal_window(call, pb.SealWindowRequest(oldest=True, early=True)),
         service.release_window(call, pb.ReleaseWindowRequest(oldest=True)),
         service.list_plans(call, pb.ListPlansRequest()),
         service.list_windows(call, pb.ListWindowsRequest()),

@@ -58,7 +58,7 @@ OPENS: Mapping[str, frozenset[Scope]] = {
     "Administration.GetLedger": frozenset({ADMIN}),
 }
 OLDEST = {
-    "Administration.SealWindow": pb.SealWindowRequest(oldest=True).SerializeToString(),
+    "Administration.SealWindow": pb.SealWindowRequest(oldest=True, early=True).SerializeToString(),
     "Administration.ReleaseWindow": pb.ReleaseWindowRequest(oldest=True).SerializeToString(),
 }
 METHODS = {

@@ -71,7 +71,7 @@ class Office:
     async def two_windows(self) -> None:
         """Everything that is to be done, from wherever it is."""
         for window in WINDOWS:
-            await self.administration.seal(window)
+            await self.administration.seal(window, early=True)
             await self.administration.release(window)
 
     async def end(self) -> None:
@@ -268,7 +268,7 @@ async def test_a_call_that_fails_for_a_moment_is_made_again_by_the_clock(
 
 async def test_a_process_that_does_not_release_names_the_one_that_does(cluster: Cluster) -> None:
     first, second = await opened(cluster, "first"), await opened(cluster, "second")
-    for call in (second.administration.seal(None), second.administration.release(None)):
+    for call in (second.administration.seal(None, early=True), second.administration.release(None)):
         with pytest.raises(
             RefusedError, match="process first releases, its administration listens at first:7"
         ) as caught:
@@ -306,7 +306,7 @@ async def test_a_caller_that_goes_away_takes_its_call_along(cluster: Cluster) ->
     office = await opened(cluster, "first")
     seal = Held()
     office.hooks.put("append", seal)
-    call = pending(office.administration.seal(FIRST))
+    call = pending(office.administration.seal(FIRST, early=True))
     await cluster.runtime.settle()
     call.cancel()
     await asyncio.wait([call])

@@ -46,7 +46,7 @@ WITHHOLDS, RELEASES = key_of(released=False), key_of(released=True)
 async def test_a_withheld_window_is_published_as_such_and_charged_with_its_test_alone(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN, entropy=ReplayableEntropy(WITHHOLDS), open_windows=2) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         stored = await site.releaser.release()
         assert stored.withheld
         assert stored.data == Withheld(PLAN.id, TUMBLING, site.window).to_bytes()
@@ -58,14 +58,14 @@ async def test_a_withheld_window_is_published_as_such_and_charged_with_its_test_
         assert (account.spends, account.spent.epsilon) == ((charged,), SHARE)
         assert await site.receipts.read() == [(PLAN.id, TUMBLING, site.window, stored.sha256, charged)]
         assert (site.observer.withholdings, site.observer.releases) == ([stored], [])
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.releaser.release()
         assert (await site.store.account("")).spent.epsilon == 2 * SHARE, "windows after it have theirs"
 
 
 async def test_a_released_window_is_charged_with_its_test_and_its_counters(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN, entropy=ReplayableEntropy(RELEASES)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         stored = await site.releaser.release()
         assert not stored.withheld
         assert Release.from_bytes(stored.data).counters.any()
@@ -77,7 +77,7 @@ async def test_nothing_of_a_withheld_window_is_left_but_that_it_is_withheld(tmp_
     async with disk_site(tmp_path, PLAN, entropy=ReplayableEntropy(WITHHOLDS), open_windows=2) as site:
         forgotten = [await site.send(number) for number in range(3)]
         kept = await site.send(4, window=site.window + 1)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         assert all(delta in site.files() for delta in forgotten)
         await site.releaser.release()
         left = site.files()
@@ -100,7 +100,7 @@ async def windows_in(site: DiskSite, table: str) -> set[int]:
 async def test_a_withheld_window_that_is_asked_for_again_is_given_back_and_nothing_is_drawn(tmp_path: Path) -> None:
     entropy = CountingEntropy(WITHHOLDS)
     async with disk_site(tmp_path, PLAN, entropy=entropy) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         first = await site.releaser.release()
         reads = entropy.reads
         for _ in range(3):
@@ -115,7 +115,7 @@ async def lived(folder: Path, runtime: ManualRuntime, steps: Steps, key: bytes) 
     site = await DiskSite.open(folder, PLAN, runtime, steps=steps, entropy=ReplayableEntropy(key))
     try:
         await site.start()
-        await site.releaser.seal(site.window)
+        await site.releaser.seal(site.window, early=True)
         await site.releaser.release(site.window)
     except (CrashError, PartitionStoppedError):
         pass
@@ -160,7 +160,7 @@ async def test_whoever_stores_it_the_outcome_of_a_race_is_that_of_the_first_char
 ) -> None:
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(fast)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(first), fence=site.fence)
         slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.commit_outcome
@@ -179,7 +179,7 @@ async def test_whoever_stores_it_the_outcome_of_a_race_is_that_of_the_first_char
 async def test_a_withheld_window_whose_receipt_failed_is_what_a_repeated_call_gives(tmp_path: Path) -> None:
     entropy, receipts, away = CountingEntropy(WITHHOLDS), tmp_path / "receipts.jsonl", tmp_path / "away"
     async with disk_site(tmp_path, PLAN, entropy=entropy) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         receipts.rename(away)
         for _ in range(2):
             with pytest.raises(ReceiptsError):
@@ -194,7 +194,7 @@ async def test_a_withheld_window_whose_receipt_failed_is_what_a_repeated_call_gi
 async def test_a_store_from_before_a_window_was_withheld_draws_nothing_again(tmp_path: Path) -> None:
     runtime, entropy = ManualRuntime(), CountingEntropy(RELEASES)
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(WITHHOLDS)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.sqlite.writer.truncate()
         shutil.copy(tmp_path / "store.db", tmp_path / "store.old")
         await site.releaser.release()
@@ -215,7 +215,7 @@ async def test_a_budget_that_pays_for_the_test_alone_draws_nothing(tmp_path: Pat
     entropy = CountingEntropy(key_of(released=False, plan=plan))
     async with disk_site(tmp_path, plan, entropy=entropy, open_windows=2) as site:
         for _ in range(2):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
         assert (await site.releaser.release()).withheld
         reads = entropy.reads
         with pytest.raises(ReleasingStoppedError, match=f"window {site.window + 1} stays sealed: .* cannot pay"):
@@ -244,7 +244,7 @@ async def test_what_is_kept_of_a_withheld_window_is_the_same_whoever_took_part(t
         async with disk_site(folder, PLAN, entropy=ReplayableEntropy(WITHHOLDS)) as site:
             for number in range(clients):
                 await site.send(number, records=number % 3 + 1)
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
             await site.releaser.release()
             kept.append(([*rows(folder)], (folder / "receipts.jsonl").read_bytes()))
     assert kept[0] == kept[1]

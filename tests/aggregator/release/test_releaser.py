@@ -9,6 +9,7 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
 from aggregator.model import StoredOutcome
+from aggregator.windows import due_ms
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.events import TUMBLING
@@ -55,7 +56,7 @@ def drawn(key: bytes, window: int, numbers: dict[int, int]) -> bytes:
 async def test_a_seal_reaches_every_partition_and_closes_the_window(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN) as site:
         await site.send(0)
-        assert await site.releaser.seal(site.window) == site.window
+        assert await site.releaser.seal(site.window, early=True) == site.window
         assert [await site.log.end(partition) for partition in range(PARTITIONS)] == [2, 1]
         assert await site.store.windows(PLAN.id) == {site.window: "sealed"}
         await site.send(1)
@@ -66,20 +67,20 @@ async def test_a_seal_reaches_every_partition_and_closes_the_window(tmp_path: Pa
 
 async def test_sealing_again_appends_nothing(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN) as site:
-        await site.releaser.seal()
-        await site.releaser.seal(site.window)
+        await site.releaser.seal(early=True)
+        await site.releaser.seal(site.window, early=True)
         assert await site.log.end(0) == 1
 
 
 async def test_windows_are_sealed_in_order(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN, open_windows=2) as site:
         with pytest.raises(WindowOrderError, match=f"window {site.window} is open"):
-            await site.releaser.seal(site.window + 1)
-        assert [await site.releaser.seal() for _ in range(2)] == [site.window, site.window + 1]
+            await site.releaser.seal(site.window + 1, early=True)
+        assert [await site.releaser.seal(early=True) for _ in range(2)] == [site.window, site.window + 1]
         with pytest.raises(WindowOrderError, match="no window is open"):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
         with pytest.raises(WindowOrderError, match="no gateway has had it open"):
-            await site.releaser.seal(site.window + 2)
+            await site.releaser.seal(site.window + 2, early=True)
 
 
 async def test_a_window_stays_closing_while_a_fold_is_stopped_and_is_sealed_at_the_next_start(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ async def test_a_window_stays_closing_while_a_fold_is_stopped_and_is_sealed_at_t
         await runtime.settle()
         await site.workers.revoked([1])
         with pytest.raises(PartitionStoppedError):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
         assert await site.store.windows(PLAN.id) == {site.window: "closing"}
     async with disk_site(tmp_path, PLAN, runtime) as again:
         assert await again.store.windows(PLAN.id) == {again.window: "sealed"}
@@ -102,7 +103,7 @@ async def test_a_release_is_the_sealed_sum_of_all_partitions_and_noise_drawn_onc
     async with disk_site(tmp_path, PLAN, entropy=ReplayableEntropy(b"key")) as site:
         for number, records in ((0, 1), (1, 2), (2, 3)):
             await site.send(number, records=records)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         stored = await site.releaser.release(site.window)
         assert stored.data == drawn(b"key", site.window, {0: 1, 1: 2, 2: 3})
         assert stored.sha256 == hashlib.sha256(stored.data).digest()
@@ -113,7 +114,7 @@ async def test_a_release_is_the_sealed_sum_of_all_partitions_and_noise_drawn_onc
 async def test_releasing_again_gives_back_what_is_stored_and_draws_nothing(tmp_path: Path) -> None:
     entropy = CountingEntropy(b"key")
     async with disk_site(tmp_path, PLAN, entropy=entropy) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         first = await site.releaser.release()
         reads = entropy.reads
         assert await site.releaser.release(site.window) == first
@@ -125,8 +126,8 @@ async def test_outcomes_are_taken_in_order(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN, open_windows=3) as site:
         with pytest.raises(WindowOrderError, match="no window is sealed"):
             await site.releaser.release()
-        await site.releaser.seal()
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
+        await site.releaser.seal(early=True)
         with pytest.raises(WindowOrderError, match=f"window {site.window} is sealed"):
             await site.releaser.release(site.window + 1)
         with pytest.raises(WindowOrderError, match="it is open, not sealed"):
@@ -140,7 +141,7 @@ async def test_an_empty_window_is_released_like_any_other_and_one_that_nobody_ha
     async with disk_site(tmp_path, PLAN) as site:
         await site.store.open_windows(PLAN.id, site.window + 2, site.window + 2)
         for _ in range(2):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
             await site.releaser.release()
         assert await site.store.windows(PLAN.id) == {
             site.window: "released",
@@ -163,7 +164,7 @@ async def test_nobody_is_told_of_a_release_before_its_receipt_is_written(tmp_pat
             seen.append(release.window)
 
         site.observer.released = released  # type: ignore[method-assign]  # looks at the file at the very moment
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.releaser.release()
         assert seen == [site.window]
 
@@ -172,7 +173,7 @@ async def test_nothing_of_a_released_window_is_left_but_its_release(tmp_path: Pa
     async with disk_site(tmp_path, PLAN, open_windows=2) as site:
         forgotten = [await site.send(number) for number in range(6)]
         kept = [await site.send(number, window=site.window + 1) for number in range(6, 9)]
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         assert all(delta in site.files() for delta in (*forgotten, *kept))
         release = await site.releaser.release()
         left = site.files()
@@ -202,7 +203,7 @@ async def test_an_exhausted_budget_stops_releasing_and_draws_nothing_but_windows
     entropy, runtime = CountingEntropy(b"key"), ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=entropy, open_windows=4) as site:
         for _ in range(3):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
         for _ in range(2):
             await site.releaser.release()
         reads = entropy.reads
@@ -241,6 +242,22 @@ async def test_windows_are_sealed_and_released_by_the_clock_alone(tmp_path: Path
         running.cancel()
 
 
+async def test_by_hand_a_window_is_sealed_before_it_is_over_only_if_that_is_said(tmp_path: Path) -> None:
+    runtime = ManualRuntime()
+    async with disk_site(tmp_path, PLAN, runtime, open_windows=3) as site:
+        first, releaser = site.window, site.releaser
+        for window in (None, first):
+            with pytest.raises(WindowOrderError, match=f"window {first} is not over"):
+                await releaser.seal(window)
+        assert (await site.store.windows(PLAN.id))[first] == "open"
+        await runtime.advance((due_ms(PLAN.window, first + 1) - runtime.now_ms()) / 1000)
+        assert [await releaser.seal(), await releaser.seal()] == [first, first + 1]
+        with pytest.raises(WindowOrderError, match=f"window {first + 2} is not over"):
+            await releaser.seal()
+        assert await releaser.seal(first) == first  # it is sealed already
+        assert await releaser.seal(first + 2, early=True) == first + 2
+
+
 # ------------------------------------------------------------------------------------------------- crashes and races
 
 Scenario = Callable[[DiskSite], Coroutine[object, object, None]]
@@ -249,7 +266,7 @@ Scenario = Callable[[DiskSite], Coroutine[object, object, None]]
 async def two_windows(site: DiskSite) -> None:
     """Everything that a releaser does for two windows, from wherever it is."""
     for window in (site.window, site.window + 1):
-        await site.releaser.seal(window)
+        await site.releaser.seal(window, early=True)
         await site.releaser.release(window)
 
 
@@ -352,7 +369,7 @@ async def test_two_releasers_that_race_draw_the_same_and_it_is_stored_once(tmp_p
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"fast")) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"slow"), fence=site.fence)
         slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.commit_outcome
@@ -375,7 +392,7 @@ async def test_two_releasers_that_race_draw_the_same_and_it_is_stored_once(tmp_p
 async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_path: Path) -> None:
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"winner")) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"), fence=site.fence)
         slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.reserve_outcome

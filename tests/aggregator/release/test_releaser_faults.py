@@ -57,13 +57,13 @@ async def test_an_outcome_whose_receipt_failed_twice_is_what_a_repeated_release_
     entropy, receipts, away = CountingEntropy(b"key"), tmp_path / "receipts.jsonl", tmp_path / "away"
     async with disk_site(tmp_path, PLAN, entropy=entropy, open_windows=2) as site:
         delta = await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         receipts.rename(away)
         for _ in range(2):
             with pytest.raises(ReceiptsError, match="No such file"):
                 await site.releaser.release()
         reads = entropy.reads
-        await site.releaser.seal()  # another window waits, and is not drawn in place of the first
+        await site.releaser.seal(early=True)  # another window waits, and is not drawn in place of the first
         away.rename(receipts)
         assert (await site.releaser.release()).window == site.window
         assert entropy.reads == reads
@@ -81,7 +81,7 @@ async def test_a_release_that_is_cancelled_anywhere_is_finished_by_the_next(
 ) -> None:
     async with disk_site(tmp_path, PLAN) as site:
         delta = await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         port: object = site.receipts if step == "write" else site.store
         honest, reached = getattr(port, step), asyncio.Event()
 
@@ -120,7 +120,7 @@ def holding(path: Path) -> sqlite3.Connection:
 
 async def released_under_a_reader(site: DiskSite, runtime: ManualRuntime) -> tuple[bytes, sqlite3.Connection]:
     delta = await site.send(0)
-    await site.releaser.seal()
+    await site.releaser.seal(early=True)
     reader = holding(site.folder / "log.db")
     await site.send(1, window=site.window + 1)  # the reader's moment is not the last one
     call = asyncio.create_task(site.releaser.release())
@@ -147,7 +147,7 @@ async def test_what_a_reader_keeps_from_being_erased_is_erased_once_it_lets_go(t
             await runtime.settle(1000)
             running.cancel()
         elif by == "seal":
-            await site.releaser.seal(site.window)
+            await site.releaser.seal(site.window, early=True)
         elif by == "release":
             await site.releaser.release(site.window)
         if by != "start":

@@ -78,7 +78,7 @@ def release_of(plan: Plan, window: int, entries: Entries) -> Release:
 
 
 async def released(site: DiskSite) -> StoredOutcome:
-    await site.releaser.seal()
+    await site.releaser.seal(early=True)
     return await site.releaser.release()
 
 
@@ -247,7 +247,7 @@ async def test_killed_at_any_step_nothing_is_lost_and_nothing_doubled(
         async with disk_site(folder, plan, runtime) as again:
             if (await again.store.windows(plan.id))[again.window] in {"open", "closing"}:
                 await collect(again, *sent[-3:])  # their clients had no answer
-                await again.releaser.seal()
+                await again.releaser.seal(early=True)
             stored = await again.releaser.release(again.window)
             assert stored.data == release_of(plan, again.window, sent).to_bytes(), fatal
             assert await spent(again) == [again.window], fatal

@@ -57,7 +57,7 @@ def release_of_two(window: int) -> Release:
 
 
 async def released(site: DiskSite) -> StoredOutcome:
-    await site.releaser.seal()
+    await site.releaser.seal(early=True)
     return await site.releaser.release()
 
 
@@ -151,7 +151,7 @@ async def test_what_comes_after_the_seal_is_late_and_in_no_release(tmp_path: Pat
     async with disk_site(tmp_path, PLAN, open_windows=2) as site:
         first, second = two_sums(site.window)
         await collect(site, first)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await collect(site, second, charge=False)
         release = Release.from_bytes((await site.releaser.release()).data)
         assert (release.cohorts, release.submissions) == (1, LEAST)
@@ -164,7 +164,7 @@ async def test_the_fold_tells_a_gateway_what_became_of_a_sum(tmp_path: Path) -> 
     async with disk_site(tmp_path, PLAN, open_windows=2) as site:
         counted, late = two_sums(site.window)
         await collect(site, counted)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await collect(site, late, charge=False)
         for sent, expected in ((counted, "counted"), (late, "late")):
             partition = sent.id.stream % PARTITIONS
@@ -207,7 +207,7 @@ async def test_killed_at_any_step_it_comes_to_the_one_release_and_the_one_charge
             break
         async with disk_site(folder, PLAN, runtime) as again:
             if (await again.store.windows(PLAN.id))[again.window] in {"open", "closing"}:
-                await again.releaser.seal()
+                await again.releaser.seal(early=True)
             stored = await again.releaser.release(again.window)
             assert stored.data == release_of_two(again.window).to_bytes(), fatal
             assert await spent(again) == [again.window], fatal

@@ -79,7 +79,7 @@ async def test_on_a_full_disk_every_draw_of_a_release_is_the_same_and_it_is_stor
 ) -> None:
     async with disk_site(tmp_path, PLAN, entropy=Alternating(released=True)) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         database = sqlite_of(site.store).writer._connection
 
         def fill(draws: int) -> None:
@@ -104,7 +104,7 @@ async def test_on_a_full_disk_every_draw_of_a_release_is_the_same_and_it_is_stor
 async def test_the_charge_itself_fits_or_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, draws = Alternating(released=True), Draws(monkeypatch)
     async with disk_site(tmp_path, PLAN, entropy=source) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         database = sqlite_of(site.store).writer._connection
         database.execute("CREATE TABLE filler (data BLOB)")
         database.execute(
@@ -127,7 +127,7 @@ async def test_a_draw_that_fails_half_way_is_the_same_when_it_is_drawn_again(
 
     draws = Draws(monkeypatch, fail)
     async with disk_site(tmp_path, PLAN, entropy=Alternating(released=released)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         for _ in range(3):
             with pytest.raises(MemoryError):
                 await site.releaser.release()
@@ -142,7 +142,7 @@ async def test_a_draw_whose_caller_goes_away_is_the_same_when_it_is_drawn_again(
 ) -> None:
     draws, runtime = Draws(monkeypatch), ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=Alternating(released=released)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         honest, drawn = runtime.blocking, asyncio.Event()
 
         async def slow(function: Callable[..., Any], *arguments: object) -> Any:
@@ -179,7 +179,7 @@ async def test_killed_between_its_charge_and_its_storing_a_window_gets_the_outco
             await site.store.open_windows(PLAN.id, site.window, site.window)
         with suppress(CrashError, PartitionStoppedError):
             await site.start()
-            await site.releaser.seal(site.window)
+            await site.releaser.seal(site.window, early=True)
             await site.releaser.release(site.window)
         if life < 3:
             assert steps.names[-1] == step
@@ -205,7 +205,7 @@ async def test_a_full_disk_and_a_second_releaser_draw_what_the_first_one_charged
 ) -> None:
     runtime, draws = ManualRuntime(), Draws(monkeypatch)
     async with disk_site(tmp_path, PLAN, runtime, entropy=Alternating(released=released)) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         honest = site.store.commit_outcome
 
         async def failing(*_: object, **__: object) -> None:
@@ -237,7 +237,7 @@ async def test_counters_that_changed_after_their_charge_are_damage_and_are_not_d
     draws = Draws(monkeypatch, fail)
     async with disk_site(tmp_path, PLAN, entropy=Alternating(released=True)) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         with pytest.raises(MemoryError):
             await site.releaser.release()
         await sqlite_of(site.store).writer.write(lambda db: db.execute("UPDATE counts SET data = x'0109'").rowcount)
@@ -272,7 +272,7 @@ async def test_once_it_has_its_outcome_a_windows_key_and_digest_are_in_no_file(
     source, runtime = Alternating(released=released), ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=source) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         sealed = await site.store.sealed_window(PLAN, site.window)
         assert sealed is not None
         secrets = (source.keys[0], sealed.digest())
@@ -311,7 +311,7 @@ async def test_what_a_charge_writes_has_the_same_size_whatever_was_collected(
         async with disk_site(folder, PLAN, entropy=Alternating(released=True)) as site:
             for number in range(clients):
                 await site.send(number, records=number % 3 + 1)
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
             await sqlite_of(site.store).writer.truncate()
             with pytest.raises(MemoryError):
                 await site.releaser.release()
@@ -328,7 +328,7 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
     database = sqlite3.connect(tmp_path / "store.db")
     for table in ("reservations", "leases", "plan_signatures", "round_claims", "receipts"):
         database.execute(f"DROP TABLE {table}")

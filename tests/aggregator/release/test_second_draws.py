@@ -35,11 +35,11 @@ async def released_once(folder: Path, runtime: ManualRuntime) -> None:
     """One window released, the next one sealed; copies of the store from before the release, and of now, are kept."""
     async with disk_site(folder, PLAN, runtime, open_windows=2) as site:
         await site.send(0)
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.sqlite.writer.truncate()
         shutil.copy(folder / "store.db", folder / "store.old")
         await site.releaser.release()
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
     shutil.copy(folder / "store.db", folder / "store.new")
 
 
@@ -162,7 +162,7 @@ async def test_a_store_that_has_only_reserved_an_outcome_misses_its_receipts(tmp
     await site.store.open_windows(PLAN.id, site.window, site.window)
     with suppress(CrashError):
         await site.start()
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.releaser.release()
     await site.die()
     assert steps.names[-1] == "Store.reserve_outcome"
@@ -200,7 +200,7 @@ async def test_receipts_of_another_store_stop_releasing_and_count_for_nothing(tm
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, open_windows=2) as site:
         for _ in range(2):
-            await site.releaser.seal()
+            await site.releaser.seal(early=True)
     is_lost(tmp_path / RECEIPTS)
     others = await another_receipts(tmp_path / RECEIPTS)
     await others.begin()
@@ -218,7 +218,7 @@ async def test_the_receipts_of_a_copy_that_ran_too_stop_releasing_and_count(tmp_
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     async with disk_site(here, PLAN, runtime, open_windows=2) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
     shutil.copytree(here, there)
     for folder, key in ((here, b"here"), (there, b"there")):
         async with disk_site(folder, PLAN, runtime, entropy=ReplayableEntropy(key)) as site:
@@ -237,7 +237,7 @@ async def test_a_new_store_and_new_receipts_are_bound_before_anything_is_drawn(t
         assert bound is not None
         assert (len(bound.id), bound.lines) == (16, 1)
         assert f'"id":"{bound.id.hex()}"' in (tmp_path / RECEIPTS).read_text()
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         await site.releaser.release()
         after = await site.store.receipts_mark()
         assert after is not None
@@ -262,7 +262,7 @@ async def test_receipts_that_cannot_be_made_stop_releasing_alone(tmp_path: Path)
 
 async def test_an_outcome_is_not_published_whose_receipt_stands_elsewhere(tmp_path: Path) -> None:
     async with disk_site(tmp_path, PLAN) as site:
-        await site.releaser.seal()
+        await site.releaser.seal(early=True)
         others = await another_receipts(tmp_path / "others.jsonl")
         await others.begin()
         site.receipts._lines = others._lines

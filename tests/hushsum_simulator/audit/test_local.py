@@ -19,6 +19,7 @@ from hushsum.local import reports as encoding
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective, Sampler
 from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import Mechanism
+from hushsum.usable import RecordProblems
 from hushsum_simulator.audit import local
 from hushsum_simulator.audit.local import Held
 
@@ -135,9 +136,9 @@ def choose_the_row_by_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def send_nothing_of_an_unusable_record(patch: pytest.MonkeyPatch) -> None:
-    def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, int]:
-        sent, dropped = honest(plan, records, labels, entropy)
-        return sent[plan.family.accept(records)[1]], dropped
+    def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
+        sent, problems = honest(plan, records, labels, entropy)
+        return sent[plan.family.accept(records)[1]], problems
 
     honest = encoding.reports
     patch.setattr(encoding, "reports", reports)

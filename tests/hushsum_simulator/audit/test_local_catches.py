@@ -21,6 +21,7 @@ from hushsum.local import reports as encoding
 from hushsum.local.reports import bit_of
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective
 from hushsum.plan import Plan
+from hushsum.usable import RecordProblems
 from hushsum_simulator.audit import empirical, local, pipelines
 from hushsum_simulator.audit.cases import plan_of
 from hushsum_simulator.audit.local import Held
@@ -116,9 +117,9 @@ def drop_unusable_records(patch: pytest.MonkeyPatch) -> None:
 
     class Dropping:
         @staticmethod
-        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, int]:
-            sent, dropped = encoding.reports(plan, records, labels, entropy)
-            return sent[: len(sent) - dropped], dropped
+        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
+            sent, problems = encoding.reports(plan, records, labels, entropy)
+            return sent[: len(sent) - problems.dropped], problems
 
     patch.setattr(device_reports, "encoding", Dropping)
 
@@ -139,9 +140,9 @@ def test_a_report_behind_a_shuffler_is_conceded_no_delta(monkeypatch: pytest.Mon
 
     class Dropping:
         @staticmethod
-        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, int]:
-            sent, dropped = encoding.reports(plan, records, labels, entropy)
-            return sent[: len(sent) - round(0.15 * dropped)], dropped
+        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
+            sent, problems = encoding.reports(plan, records, labels, entropy)
+            return sent[: len(sent) - round(0.15 * problems.dropped)], problems
 
     usable, unusable = Held(0.0), Held(float("nan"))
     assert local.exact_report_row(plan).delta == 0

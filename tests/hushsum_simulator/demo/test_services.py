@@ -6,7 +6,8 @@ import pytest
 
 from hushsum_proto.credentials import Credentials
 from hushsum_proto.errors import CredentialsError
-from hushsum_simulator.demo.services import Console, Server
+from hushsum_simulator.console import Console
+from hushsum_simulator.demo.services import Server
 from hushsum_simulator.errors import ServerError, ServiceError
 from tests.plans import small_plan
 

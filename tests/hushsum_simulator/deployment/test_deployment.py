@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum_simulator.demo.services import Console, Server
+from hushsum_simulator.console import Console
+from hushsum_simulator.demo.services import Server
 from hushsum_simulator.deployment.check import check
 from hushsum_simulator.deployment.journal import FleetJournal
 from hushsum_simulator.deployment.prepare import prepare, prepared

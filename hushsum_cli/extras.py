@@ -1,0 +1,33 @@
+"""Which extra of the distribution holds a package that is missing: this module imports nothing that could be."""
+
+from typing import Final
+
+#: By the name of an imported package, the smallest extra that installs it.
+EXTRAS: Final = {
+    "click": "cli",
+    "rich": "cli",
+    "pyarrow": "files",
+    "matplotlib": "plots",
+    "dp_accounting": "accounting",
+    "numba": "fast",
+    "threadpoolctl": "fast",
+    "grpc_health": "aggregator",
+    "grpc_reflection": "aggregator",
+    "prometheus_client": "aggregator",
+    "pydantic": "aggregator",
+    "structlog": "aggregator",
+    "aiokafka": "cluster",
+    "asyncpg": "cluster",
+    "opentelemetry": "tracing",
+    "PIL": "simulate",
+    "sklearn": "simulate",
+    "scipy": "simulate",
+}
+
+
+def sentence(error: ModuleNotFoundError) -> str | None:
+    """What to install for a package that is missing; None for one that no extra has."""
+    name = (error.name or "").split(".")[0]
+    if name not in EXTRAS:
+        return None
+    return f"this command needs the package {name}, which is not installed: pip install 'hushsum[{EXTRAS[name]}]'"
