@@ -296,12 +296,16 @@ class EdgeClient:
         shown = self._credentials is not None and self._credentials.names_itself
         unnamed = shown and self._client_id is None and await self._runtime.blocking(lambda: spool.plan) is None
         retry = RetryPolicy(self._runtime, self._config, self._entropy)
-        first = GrpcTransport(self._target, None if unnamed else spool.client_id, self._config, self._credentials)
-        plan, is_new = await pinned_plan(spool, self._policy, first, retry, unnamed=unnamed)
-        transport = GrpcTransport(self._target, spool.client_id, self._config, self._credentials)
+        transport = self._transport(None if unnamed else spool.client_id)
+        plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
+        if unnamed:
+            transport = self._transport(spool.client_id)
         context = ClientContext(spool, plan, transport, retry, self._key, self._note)
         self._mode = await _MODES[plan.privacy.mode, plan.privacy.is_silo].open(context)
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
+
+    def _transport(self, client_id: str | None) -> GrpcTransport:
+        return GrpcTransport(self._target, client_id, self._config, self._credentials)
 
     async def _stop(self) -> None:
         if self._mode is not None:

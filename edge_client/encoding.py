@@ -26,6 +26,7 @@ from hushsum.families import SetRecords, vectors
 from hushsum.local import reports as encoding
 from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
+from hushsum.usable import read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
 _STREAM_BYTES: Final = 8
@@ -81,9 +82,7 @@ def _head(records: Any, labels: object, end: int) -> tuple[Any, object]:
 
 def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
     """The place of the first usable record after so many."""
-    _, kept = plan.family.accept(records)
-    usable = kept & (plan.collection.class_indices(labels, len(kept)) >= 0)
-    return int(np.flatnonzero(usable)[most])
+    return int(np.flatnonzero(read(plan, records, labels).kept)[most])
 
 
 @dataclass(frozen=True)

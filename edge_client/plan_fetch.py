@@ -22,7 +22,7 @@ from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
 from hushsum.plan import Plan, plan_id_of
 from hushsum.signed_plan import SignedPlan
-from hushsum_proto.answers import UNWELCOME
+from hushsum_proto.answers import IDENTITY_REASONS
 
 T = TypeVar("T")
 
@@ -54,12 +54,12 @@ class RetryPolicy:
                 return await attempt()
             except ConnectionLostError as error:
                 loss = error.loss
-            if loss.refusal is not None and loss.refusal.reason in UNWELCOME:
+            if loss.refusal is not None and loss.refusal.reason in IDENTITY_REASONS:
                 raise AuthenticationError(f"the service does not accept this client: {loss.detail}")
             if loss.refusal is not None and not loss.refusal.retry:
                 raise SessionRefusedError(f"{refused}: {loss.detail}")
             wait_s = backoff.next_s()
-            if self.runtime.monotonic() + wait_s >= deadline and loss.unwelcome:
+            if self.runtime.monotonic() + wait_s >= deadline and loss.identity_refused:
                 raise AuthenticationError(loss.detail)
             if self.runtime.monotonic() + wait_s >= deadline:
                 what = missing.format(f"{self.config.first_contact_s:g} s")

@@ -99,7 +99,7 @@ class Plan:
         parameters: Iterable[npt.ArrayLike] | Parameters = (),
     ) -> None:
         self._set({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window}, parameters)
-        for text in self.doubts():
+        for text in self.warnings():
             warnings.warn(text, PlanWarning, stacklevel=2)
 
     def _set(self, tables: Mapping[str, object], parameters: Iterable[npt.ArrayLike] | Parameters) -> None:
@@ -143,7 +143,7 @@ class Plan:
         """A plan from a TOML file (a path), or from TOML text (a string with a line break in it).
 
         Warns:
-            PlanWarning: Of each of :meth:`doubts`.
+            PlanWarning: Of each of :meth:`warnings`.
 
         Raises:
             PlanError: With the key, what came and what was expected.
@@ -154,7 +154,7 @@ class Plan:
         except ValueError as error:
             raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
         plan = cls.from_fields(fields, parameters)
-        for text in plan.doubts():
+        for text in plan.warnings():
             warnings.warn(text, PlanWarning, stacklevel=2)
         return plan
 
@@ -186,7 +186,7 @@ class Plan:
             )
         return plan
 
-    def doubts(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """What its author may not mean, a sentence each: a plan's file is warned of it, a made plan is not."""
         if self.privacy.epsilon > _EPSILON_USUAL:
             odds = exp(min(float(self.privacy.epsilon), 700.0))
@@ -209,7 +209,7 @@ class Plan:
                 "window is added up, released or asked; fewer rows or buckets take less"
             )
 
-    def delta_doubt(self, records: int) -> str:
+    def delta_warning(self, records: int) -> str:
         """What its author may not mean by δ, of a window with so many records expected; empty: nothing."""
         delta = self.privacy.delta
         if delta * records <= 1:

@@ -99,7 +99,9 @@ class NamedColumns:
         else:  # each value is read by itself
             read = [_number(value) for value in column]
             values = np.array([math.nan if value is None else value for value in read], np.float64)
-            kind = next((_kind(value) for value, number in zip(column, read, strict=True) if number is None), "")
+            kind = next(
+                (type(value).__name__ for value, number in zip(column, read, strict=True) if number is None), ""
+            )
             if not kind or not np.isnan(values).all():
                 return values
         if forgiving:
@@ -168,7 +170,7 @@ def read_table(
             table.values(labels) if isinstance(labels, str) else labels,
             table.values(clients) if isinstance(clients, str) else clients,
         )
-    elif isinstance(records, list | tuple) and any(map(_is_mapping, records)):
+    elif _has_dicts(records):
         return _read_dicts(plan, records, labels, clients, columns, by_position=by_position)
     if columns is not None or by_position:
         raise RecordError("columns: what was given is no table, its columns have no names")
@@ -207,8 +209,7 @@ def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by
     Raises:
         RecordError: As of :func:`read_table`; or the family answers at something else than points like its records.
     """
-    listed = isinstance(queries, list | tuple) and any(map(_is_mapping, queries))
-    if not listed and not _is_mapping(queries) and table_of(queries) is None:
+    if not _has_dicts(queries) and table_of(queries) is None:
         return queries
     if isinstance(plan.record, VectorRecords) and plan.family.query_dim != plan.vectors.dim:
         raise RecordError(f"queries: got a table, expected an array (m, {plan.family.query_dim})")
@@ -351,6 +352,10 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
+def _has_dicts(records: Any) -> bool:
+    return isinstance(records, list | tuple) and any(map(_is_mapping, records))
+
+
 def _is_mapping(record: Any) -> bool:
     try:
         return isinstance(record, Mapping)
@@ -389,10 +394,6 @@ def _number(value: Any) -> float | None:
         return float(value) if isinstance(value, Real) else None
     except Exception:  # noqa: BLE001 -- what one value raises when it is read costs its own record alone
         return None
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 def _npy(path: Path) -> Any:

@@ -3,11 +3,10 @@
 A record that cannot be used drops alone: nothing about it decides what becomes of the others.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,19 +46,6 @@ class RecordProblems:
     def dropped(self) -> int:
         """How many cannot be used."""
         return self.unreadable + self.unlabelled
-
-    def __add__(self, other: Self) -> Self:
-        """Of both batches together."""
-        columns = Counter(dict(self.columns)) + Counter(dict(other.columns))
-        return replace(
-            self,
-            records=self.records + other.records,
-            unreadable=self.unreadable + other.unreadable,
-            unlabelled=self.unlabelled + other.unlabelled,
-            labels=tuple(dict.fromkeys(self.labels + other.labels))[:_LABELS_SHOWN],
-            clipped=self.clipped + other.clipped,
-            columns=tuple(columns.items()),
-        )
 
     def warnings(self) -> Iterator[HushsumWarning]:
         """What a caller should be warned of."""
@@ -154,10 +140,7 @@ _box = lru_cache(maxsize=8)(Box.of)
 
 def _clipped(box: Box, records: npt.NDArray[np.generic]) -> tuple[int, list[int]]:
     """How many of usable records are clipped, and how many in each column."""
-    if not len(records):
-        return 0, [0] * len(box.lower)
-    ends = np.stack([records.min(axis=0), records.max(axis=0)])
-    if not box.outside(ends).any():
+    if not len(records) or not box.outside(np.stack([records.min(axis=0), records.max(axis=0)])).any():
         return 0, [0] * len(box.lower)
     outside = box.outside(records)
     return int(outside.any(axis=1).sum()), [int(count) for count in outside.sum(axis=0)]

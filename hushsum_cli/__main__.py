@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from hushsum_cli.extras import sentence
+from hushsum_cli.extras import install_hint
 
 
 def main() -> NoReturn:
@@ -11,7 +11,7 @@ def main() -> NoReturn:
     try:
         from hushsum_cli.main import main as run
     except ModuleNotFoundError as error:
-        missing = sentence(error)
+        missing = install_hint(error)
         if missing is None:
             raise
         sys.stderr.write(f"hushsum: {missing}\n")

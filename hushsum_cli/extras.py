@@ -25,7 +25,7 @@ EXTRAS: Final = {
 }
 
 
-def sentence(error: ModuleNotFoundError) -> str | None:
+def install_hint(error: ModuleNotFoundError) -> str | None:
     """What to install for a package that is missing; None for one that no extra has."""
     name = (error.name or "").split(".")[0]
     if name not in EXTRAS:

@@ -12,7 +12,7 @@ import click
 from hushsum_cli.admin import admin
 from hushsum_cli.advise import advise
 from hushsum_cli.audit import audit
-from hushsum_cli.extras import sentence
+from hushsum_cli.extras import install_hint
 from hushsum_cli.keys import keys
 from hushsum_cli.ledger import ledger
 from hushsum_cli.output import examples
@@ -116,7 +116,7 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError):
-        return sentence(error)
+        return install_hint(error)
     return None
 
 

@@ -113,8 +113,8 @@ def warn_of_delta(made: "Plan", records: int) -> None:
 
     from hushsum.errors import PlanWarning
 
-    if doubt := made.delta_doubt(records):
-        warnings.warn(doubt, PlanWarning, stacklevel=2)
+    if text := made.delta_warning(records):
+        warnings.warn(text, PlanWarning, stacklevel=2)
 
 
 def _array(path: Path) -> "npt.NDArray[np.generic]":

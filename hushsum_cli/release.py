@@ -184,9 +184,7 @@ def _local(shown: "Release") -> "Iterator[tuple[str, str]]":
 
 
 def _window(plan: "Plan", window: int) -> str:
-    from datetime import UTC, datetime
-
-    end = datetime.fromtimestamp(plan.window.end_ms(window) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    end = utc_text(plan.window.end_ms(window))
     return f"{window}, from {_start(plan, window)} to {end} UTC"
 
 
@@ -195,9 +193,7 @@ def _outcome(info: "ReleaseInfo") -> str:
 
 
 def _start(plan: "Plan", window: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(plan.window.start_ms(window) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return utc_text(plan.window.start_ms(window))
 
 
 def _file_name(name: str) -> str:

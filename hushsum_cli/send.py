@@ -108,9 +108,9 @@ def send(  # noqa: PLR0913  one argument an option
         key=key,
         credentials=credentials,
     )
-    source = Source(data, chosen_columns(columns), label_column, by_position)
+    file = RecordFile(data, chosen_columns(columns), label_column, by_position)
     with Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress:
-        before, after = asyncio.run(_contribute(client, source, timeout_s, progress))
+        before, after = asyncio.run(_contribute(client, file, timeout_s, progress))
     sent = _difference(after, before)
     shown = after if lifetime else sent
     numbers = {name: getattr(shown, name) for name in shown.__dataclass_fields__ if name != "refused"}
@@ -123,7 +123,7 @@ def send(  # noqa: PLR0913  one argument an option
     return int(_uncounted(sent) > 0)
 
 
-class Source(NamedTuple):
+class RecordFile(NamedTuple):
     """A file of records, and how its columns are read."""
 
     path: Path
@@ -169,7 +169,7 @@ def _summary(sent: "Stats") -> str:
 
 
 async def _contribute(
-    client: "EdgeClient", source: Source, timeout_s: float | None, progress: "Progress"
+    client: "EdgeClient", file: RecordFile, timeout_s: float | None, progress: "Progress"
 ) -> "tuple[Stats, Stats]":
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say.
 
@@ -184,7 +184,7 @@ async def _contribute(
         if timeout_s is None and client.plan.privacy.cohort is None:
             timeout_s = _TIMEOUT_S
         try:
-            await _add(client, source, progress)
+            await _add(client, file, progress)
         except Exception as error:
             # What was added before a client's bound was reached is sent, too, and what came after it is told.
             if isinstance(error, ContributionError) or _takes_part(client.plan):
@@ -204,7 +204,7 @@ def _takes_part(plan: "Plan") -> bool:
     return plan.privacy.mode == SECURE or plan.privacy.is_silo
 
 
-async def _add(client: "EdgeClient", source: Source, progress: "Progress") -> None:
+async def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> None:
     import asyncio
 
     from hushsum.collection import label_list
@@ -212,14 +212,14 @@ async def _add(client: "EdgeClient", source: Source, progress: "Progress") -> No
     from hushsum.usable import read
 
     plan = client.plan
-    table = await asyncio.to_thread(_read, plan, source)
+    table = await asyncio.to_thread(_read, plan, file)
     records = table.records
     labels = None if table.labels is None else label_list(table.labels)
     problems = (await asyncio.to_thread(read, plan, records, labels)).problems
     for warning in problems.warnings():
         warnings.warn(warning, stacklevel=1)
     if problems.dropped == problems.records and plan.report_sizes is None:  # else each sends a random report
-        raise RecordError(f"{source.path}: none of {problems.records} records can be used: {problems.reasons}")
+        raise RecordError(f"{file.path}: none of {problems.records} records can be used: {problems.reasons}")
     added = progress.bar("records hashed", len(records))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DroppedRecordsWarning)  # said above, of the whole file
@@ -230,7 +230,7 @@ async def _add(client: "EdgeClient", source: Source, progress: "Progress") -> No
             added(min(start + _BATCH, len(records)))
 
 
-def _read(plan: "Plan", source: Source) -> "RecordTable":
+def _read(plan: "Plan", file: RecordFile) -> "RecordTable":
     """The file's records in the order of the plan's columns.
 
     Raises:
@@ -241,22 +241,20 @@ def _read(plan: "Plan", source: Source) -> "RecordTable":
     from hushsum.tables import NamedColumns, RecordTable, read_file, read_table
 
     if isinstance(plan.record, SetRecords):
-        raise RecordError(f"{source.path}: a table holds no sets, which the plan collects; send them by edge_client")
-    if plan.classes and source.label_column is None:
+        raise RecordError(f"{file.path}: a table holds no sets, which the plan collects; send them by edge_client")
+    if plan.classes and file.label_column is None:
         some = ", ".join(map(repr, plan.classes[:8])) + (", ..." if len(plan.classes) > 8 else "")
-        raise RecordError(f"{source.path}: the plan has classes ({some}); name the labels with --label-column")
-    if source.label_column is not None and not plan.classes:
-        raise RecordError(f"{source.path}: the plan has no classes, so --label-column has no use here")
-    texts = [] if source.label_column is None else [source.label_column]
-    found = read_file(source.path, names=plan.collection.names, texts=texts)
+        raise RecordError(f"{file.path}: the plan has classes ({some}); name the labels with --label-column")
+    if file.label_column is not None and not plan.classes:
+        raise RecordError(f"{file.path}: the plan has no classes, so --label-column has no use here")
+    texts = [] if file.label_column is None else [file.label_column]
+    found = read_file(file.path, names=plan.collection.names, texts=texts)
     if isinstance(found, NamedColumns):
-        table = read_table(
-            plan, found, labels=source.label_column, columns=source.columns, by_position=source.by_position
-        )
-    elif source.columns is None and source.label_column is None:
+        table = read_table(plan, found, labels=file.label_column, columns=file.columns, by_position=file.by_position)
+    elif file.columns is None and file.label_column is None:
         table = RecordTable(found, None, None)
     else:
-        raise RecordError(f"{source.path}: its columns have no names, for --columns or --label-column to name")
+        raise RecordError(f"{file.path}: its columns have no names, for --columns or --label-column to name")
     if not len(table.records):
-        raise RecordError(f"{source.path}: expected at least one record, got none")
+        raise RecordError(f"{file.path}: expected at least one record, got none")
     return table

@@ -23,7 +23,7 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
-from hushsum_proto.answers import UNWELCOME, Answer, Refusal, ServiceReason, Status
+from hushsum_proto.answers import IDENTITY_REASONS, Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
 
 #: These say that no delta of this client is welcome: none of them is given up for it.
@@ -489,7 +489,7 @@ def _asked_wait_s(refusal: Refusal) -> float:
 def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:
     if refusal.reason is Reason.WRONG_PLAN:
         return _plan_changed(f"another plan ({refusal.detail})", plan_id)
-    if refusal.reason in UNWELCOME:
+    if refusal.reason in IDENTITY_REASONS:
         return AuthenticationError(f"the service does not accept this client: {refusal.detail}")
     name = "unknown" if refusal.reason is None else refusal.reason.value
     return SessionRefusedError(f"the service wants no session with this client: {name}: {refusal.detail}")

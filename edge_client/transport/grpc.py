@@ -15,7 +15,7 @@ from hushsum.errors import DirectoryError, Reason
 from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum.signing import DIRECTORY_BYTES_MAX
 from hushsum_proto import convert_outcomes
-from hushsum_proto.answers import UNWELCOME, Answer, AnyReason, Refusal, ServiceReason
+from hushsum_proto.answers import IDENTITY_REASONS, Answer, AnyReason, Refusal, ServiceReason
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.convert_rounds import (
@@ -162,8 +162,8 @@ class GrpcTransport:
         if code is grpc.StatusCode.UNAVAILABLE:
             explained = self._credentials.explained(self._target, said)
             return Disconnect(detail if explained == said else explained, refusal)
-        if reason in UNWELCOME and self._credentials.renewable:
-            return self._unwelcome(detail)
+        if reason in IDENTITY_REASONS and self._credentials.renewable:
+            return self._identity_refused(detail)
         return Disconnect(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
 
     def admitted(self, answer: Answer) -> Answer:
@@ -173,13 +173,13 @@ class GrpcTransport:
             ConnectionLostError: It does.
         """
         refusal = answer.refusal
-        if refusal is not None and refusal.reason in UNWELCOME and self._credentials.renewable:
-            raise ConnectionLostError(self._unwelcome(refusal.detail))
+        if refusal is not None and refusal.reason in IDENTITY_REASONS and self._credentials.renewable:
+            raise ConnectionLostError(self._identity_refused(refusal.detail))
         return answer
 
-    def _unwelcome(self, detail: str) -> Disconnect:
+    def _identity_refused(self, detail: str) -> Disconnect:
         _LOG.warning("%s does not accept what this client shows, which is read again: %s", self._target, detail)
-        return Disconnect(f"the service does not accept what this client shows: {detail}", unwelcome=True)
+        return Disconnect(f"the service does not accept what this client shows: {detail}", identity_refused=True)
 
 
 class _Call:

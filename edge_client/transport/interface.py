@@ -17,13 +17,13 @@ class Disconnect:
         detail: One sentence for people.
         refusal: What the service said, where it was the service that ended it.
         no_stream: The service, or something on the way, does not offer the stream at all.
-        unwelcome: The service does not accept what shows who this client is; its files are read again.
+        identity_refused: The service does not accept what shows who this client is; its files are read again.
     """
 
     detail: str
     refusal: Refusal | None = None
     no_stream: bool = False
-    unwelcome: bool = False
+    identity_refused: bool = False
 
 
 class ConnectionLostError(Exception):

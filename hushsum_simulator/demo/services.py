@@ -1,7 +1,4 @@
-"""Aggregator and shuffler as processes on loopback that can be killed and restarted, and a client of their operators.
-
-The console calls what operators and analysts call: the open window, seal, release, status, plan, releases.
-"""
+"""Aggregator and shuffler as processes on loopback that can be killed and restarted, and what their operators do."""
 
 import asyncio
 import json
@@ -26,11 +23,7 @@ from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_proto.credentials import Credentials
-from hushsum_proto.messages import (
-    Released,
-    ReleaseInfo,
-    ServiceStatus,
-)
+from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
 from hushsum_simulator.console import Console
 from hushsum_simulator.errors import JourneyError, ServerError
 from hushsum_simulator.progress import Progress

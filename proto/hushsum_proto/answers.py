@@ -35,7 +35,7 @@ class ServiceReason(enum.StrEnum):
 
 AnyReason = Reason | ServiceReason
 #: The service does not accept who its caller is, or what proves it.
-UNWELCOME: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN})
+IDENTITY_REASONS: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN})
 
 
 class Fault(enum.StrEnum):
