@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from copy import copy
 from typing import Final, NamedTuple
 
 from aggregator.errors import AggregatorError, FoldsBehindError
@@ -137,4 +138,4 @@ class RemoteFolds:
         marks, self._marks = self._marks, {}
         for known in marks.values():
             for watermark in known:
-                watermark.fail(lambda: error)
+                watermark.fail(lambda: copy(error))

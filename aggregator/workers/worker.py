@@ -365,7 +365,7 @@ class PartitionSupervisor:
                 self._now(None)
 
     def _fail(self, cause: Exception) -> None:
-        if not isinstance(cause, AggregatorError):
+        if not isinstance(cause, AggregatorError) or (self._shared and cause.__cause__ is not None):
             _journal.error("a fold failed", partition=self.partition, exc_info=cause)
         if not self._shared:  # else this process goes on, and the traceback would keep the fold as long
             self._cause = cause

@@ -136,7 +136,10 @@ LIMIT: Final = 6.0
 
 @dataclass(frozen=True)
 class Residual:
-    """The released counters less the exact sum, in standard errors: each is standard normal where only noise is left.
+    """The released counters less the exact sum, in standard errors.
+
+    Where only noise is left, the two z are standard normal, and ``client_z`` is the largest of as many standard normals
+    as there are clients.
 
     Attributes:
         noise_variance_ratio: Empirical variance over expected variance.

@@ -1,7 +1,6 @@
 """The signature of a plan: read beside its file, kept beside its bytes, and shown with it."""
 
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,38 +8,21 @@ import pytest
 from aggregator.errors import ConfigError, StoreError
 from aggregator.plan_loading import plan_of, signature_of
 from aggregator.release.catalog import ReleaseCatalog
-from aggregator.store.store import Store, memory_store, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from hushsum.errors import PlanError
 from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum.signing import SigningKey
-from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.reports import silo_plan
-from tests.aggregator.stores import PLAN, postgres_store
+from tests.aggregator.stores import PLAN
 from tests.doubles import ManualRuntime, MemoryStore
 
 KEY, OTHER = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
 SIGNED = SignedPlan.sign(PLAN.bundle, KEY, "planner")
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
-@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    match request.param:
-        case "double":
-            opened = MemoryStore()
-        case "memory":
-            opened = memory_store(ManualRuntime())
-        case "sqlite":
-            opened = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
-        case _:
-            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
-    yield opened
-    await opened.close()
+@pytest.fixture
+async def store(empty_store: Store) -> Store:
+    return empty_store
 
 
 async def test_a_kept_signature_is_given_back_with_its_plan(store: Store) -> None:

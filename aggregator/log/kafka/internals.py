@@ -16,6 +16,9 @@
   is cut off would fold on although the group has given its partitions to others.
 - The connections of a consumer (:func:`end_client`). Its `stop` may fail or hang when brokers are away, and leaves them
   open.
+- The first connection of every client (:func:`close_cancelled_bootstraps`). A `bootstrap` that is cancelled, as one is
+  that a broker does not answer in time, leaves it open until the garbage collector finds it: a service that tries again
+  every few seconds would collect file descriptors.
 """
 
 import asyncio
@@ -24,8 +27,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final, Self
+from weakref import WeakKeyDictionary
 
 from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import client as library
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -303,6 +309,41 @@ class _TopicIdRequest(Request[_MetadataRequest]):  # type: ignore[misc]  # aioka
     def build(self, request_struct_class: Any) -> Any:
         create = cluster_operations = topic_operations = False
         return request_struct_class([(_NO_ID, self._topic, {})], create, cluster_operations, topic_operations, {})
+
+
+# --------------------------------------------------------------------------------------------- the first connection
+
+_bootstrapping: Final = WeakKeyDictionary[asyncio.Task[Any], list[AIOKafkaConnection]]()
+
+
+def close_cancelled_bootstraps() -> None:
+    """Makes every client of this process close the connections of a `bootstrap` that fails or is cancelled."""
+    create_conn, bootstrap = library.create_conn, AIOKafkaClient.bootstrap
+
+    async def create_and_note(*args: Any, **options: Any) -> AIOKafkaConnection:
+        connection = await create_conn(*args, **options)
+        task = asyncio.current_task()
+        if task is not None and task in _bootstrapping:
+            _bootstrapping[task].append(connection)
+        return connection
+
+    async def bootstrap_or_close(client: AIOKafkaClient) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        opened = _bootstrapping[task] = []
+        try:
+            await bootstrap(client)
+        except BaseException:
+            for connection in opened:
+                connection.close()
+            raise
+        finally:
+            del _bootstrapping[task]
+
+    library.create_conn, AIOKafkaClient.bootstrap = create_and_note, bootstrap_or_close
+
+
+close_cancelled_bootstraps()
 
 
 # ------------------------------------------------------------------------------------------ producers and consumers

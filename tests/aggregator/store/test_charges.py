@@ -13,7 +13,7 @@ from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, W
 from aggregator.fold.fold import Fold
 from aggregator.model import RoundMembers, SealedWindow
 from aggregator.store import charges as store_charges
-from aggregator.store.store import Store, memory_store, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from aggregator.store.transaction import Transaction
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
@@ -32,7 +32,6 @@ from hushsum_proto.entries import (
     partition_of,
     partition_of_sum,
 )
-from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, tally_plan
 from tests.aggregator.reports import report_plan, reports_of, silo_of, silo_plan
 from tests.aggregator.stores import DIGEST, FENCE, MARK, Given, fresh_schema, lower_fence, postgres_store
@@ -45,11 +44,6 @@ PLAN = secure_plan(counters=50, total_epsilon=2)  # enough for two windows
 KEY = b"k" * 32
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
 async def prepared(store: Store, plan: Plan = PLAN, windows: int = 3) -> None:
     """Registers the plan, takes the lease of its releaser, and opens some windows."""
     await store.register(plan, PARTITIONS, W)
@@ -57,22 +51,6 @@ async def prepared(store: Store, plan: Plan = PLAN, windows: int = 3) -> None:
     if not isinstance(store, MemoryStore):
         await store.database.write(lower_fence)
     await store.open_windows(plan.id, W, W + windows - 1)
-
-
-@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
-async def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    match request.param:
-        case "double":
-            opened = MemoryStore(ManualRuntime())
-        case "memory":
-            opened = memory_store(ManualRuntime())
-        case "sqlite":
-            opened = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
-        case _:
-            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

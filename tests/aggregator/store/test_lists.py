@@ -22,11 +22,6 @@ from tests.plans import tables
 OTHER = Plan.from_fields({**tables(privacy={"population": "tills"}), "name": "other"})
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
 @pytest.fixture(params=["double", "sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened: Store

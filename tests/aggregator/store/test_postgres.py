@@ -40,11 +40,6 @@ from tests.doubles import ManualRuntime
 PASSWORD = "not-to-be-seen"
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
 @pytest.fixture
 async def admin(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection beside the store's."""

@@ -21,11 +21,6 @@ from tests.brokers import left_out
 KEY = b"SECRETKEY-SECRETKEY-SECRETKEY-!!"
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
 @pytest.fixture
 async def admin(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection beside the store's."""

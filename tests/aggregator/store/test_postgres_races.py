@@ -20,7 +20,6 @@ from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.events import TUMBLING
 from hushsum_proto.entries import SealEntry
-from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (
     DIGEST,
     FENCE,
@@ -43,11 +42,6 @@ from tests.aggregator.stores import (
 from tests.plans import TABLES, tables
 
 LONG_ENOUGH_S = 0.25  # for the other one to come as far as it can
-
-
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointEr
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import Checkpoint, FoldState
 from aggregator.observability.metrics import LedgerFigures
-from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sealed, read_verdicts
+from aggregator.store.store import Store, open_sqlite_store, read_sealed, read_verdicts
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.events import IN_PROCESS, TUMBLING, Spend
 from hushsum_proto.entries import LogEntry
-from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.histories import History, Partition
 from tests.aggregator.stores import (
@@ -39,29 +38,8 @@ from tests.aggregator.stores import (
 from tests.doubles import ManualRuntime, MemoryStore, described
 
 
-@pytest.fixture(scope="module")
-def postgres_dsn(postgres: Postgres) -> str:
-    return postgres.fresh_database()
-
-
 async def file_store(folder: Path) -> Store:
     return await open_sqlite_store(folder / "store.db", ManualRuntime())
-
-
-@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
-async def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    match request.param:
-        case "double":
-            opened = MemoryStore()
-        case "memory":
-            opened = memory_store(ManualRuntime())
-        case "sqlite":
-            opened = await file_store(tmp_path)
-        case _:
-            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

@@ -410,7 +410,10 @@ async def test_a_fold_that_finds_a_gap_in_the_log_is_freed_at_once(cluster: Clus
 
 
 @pytest.mark.usefixtures("uncollected")
-async def test_a_stopped_partition_keeps_no_fold_and_no_frame_of_those_who_ask_for_it(cluster: Cluster) -> None:
+@pytest.mark.parametrize("foreseen", [False, True])
+async def test_a_stopped_partition_keeps_no_fold_and_no_frame_of_those_who_ask_for_it(
+    cluster: Cluster, foreseen: bool
+) -> None:
     journal = io.StringIO()
     write_journal("info", "json", journal)
     process = await cluster.process([0])
@@ -418,6 +421,8 @@ async def test_a_stopped_partition_keeps_no_fold_and_no_frame_of_those_who_ask_f
     given_up = fold_of(process)
 
     async def break_down(_: Callable[[], Awaitable[object]]) -> object:
+        if foreseen:
+            raise StoreError("damaged") from ZeroDivisionError("its cause")
         raise ZeroDivisionError("unforeseen")
 
     process.hooks.put("checkpoint", break_down)
@@ -428,7 +433,7 @@ async def test_a_stopped_partition_keeps_no_fold_and_no_frame_of_those_who_ask_f
     for _ in range(3):
         with pytest.raises(PartitionStoppedError) as stopped:
             await process.workers.passed(0, 100)
-        assert "ZeroDivisionError" in str(stopped.value)
+        assert ("damaged" if foreseen else "ZeroDivisionError") in str(stopped.value)
         lengths.add(len(stopped.traceback))
     assert len(lengths) == 1, "each caller has an error of its own"
 

@@ -153,14 +153,19 @@ async def test_a_store_that_is_away_for_a_moment_is_looked_at_again(cluster: Clu
 
 
 async def test_a_store_that_is_damaged_is_told_to_all_who_wait(cluster: Cluster, elsewhere: Elsewhere) -> None:
+    kept = list[StoreError]()
+
     async def damaged(_: object) -> object:
         raise StoreError("it is damaged")
 
     elsewhere.hooks.put("fold_marks", damaged)
-    passed = pending(elsewhere.folds.passed(0, 0))
+    waiting = [pending(elsewhere.folds.passed(0, 0)) for _ in range(2)]
     await cluster.runtime.advance(0.1)
-    with pytest.raises(StoreError, match="damaged"):
-        await passed
+    for passed in waiting:
+        with pytest.raises(StoreError, match="damaged") as caught:
+            await passed
+        kept.append(caught.value)
+    assert kept[0] is not kept[1], "a shared error would keep the frames of all waiters"
     await cluster.process([0])
     await cluster.send(1)
     again = pending(elsewhere.folds.passed(0, 0))

@@ -5,13 +5,16 @@ good enough to be used instead.
 """
 
 import asyncio
+import gc
 import inspect
+import struct
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaStorageError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -119,7 +122,7 @@ async def test_the_public_interface_gives_no_topic_id(kafka: KafkaBroker, where:
     assert len(found_id) == 16
     assert await topic_id(client._client, client._client.get_random_node(), where.topic) == found_id
     await client.close()
-    versions = [struct.API_VERSION for struct in MetadataRequest._CLASSES]
+    versions = [form.API_VERSION for form in MetadataRequest._CLASSES]
     assert max(versions) < 10, "the library knows the version with the id: use its request"
 
 
@@ -134,6 +137,39 @@ async def test_a_member_reports_its_heartbeats_and_its_session(kafka: KafkaBroke
     await until(lambda: len(beats) > 1)
     assert not has_lost_session(member)
     await member.stop()
+
+
+async def test_a_bootstrap_that_is_cancelled_leaves_no_connection_open() -> None:
+    ended = asyncio.Event()
+
+    async def answer_versions_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int.from_bytes(await reader.readexactly(4))
+        request = await reader.readexactly(size)
+        versions = struct.pack(">hihhh", 0, 1, MetadataRequest._CLASSES[0].API_KEY, 0, 5)
+        writer.write(struct.pack(">i", 4 + len(versions)) + request[4:8] + versions)
+        await reader.read(4)  # of the next request, which is not answered
+        asked.set()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    asked = asyncio.Event()
+    server = await asyncio.start_server(answer_versions_only, "127.0.0.1", 0)
+    async with server:
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        client = AIOKafkaClient(bootstrap_servers=address)
+        starting = asyncio.create_task(client.bootstrap())
+        await asyncio.wait_for(asked.wait(), 30)
+        starting.cancel()
+        gc.disable()  # it would close the connection, with a warning
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            await asyncio.wait_for(ended.wait(), 30)
+        finally:
+            gc.enable()
+        await client.close()
 
 
 @pytest.mark.parametrize("retries", [False, True])
