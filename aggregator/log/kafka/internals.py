@@ -14,8 +14,8 @@
   without one it raises in a task that nobody awaits.
 - Heartbeats and sessions (:func:`on_heartbeat`, :func:`has_lost_session`). The consumer reports neither. A member that
   is cut off would fold on although the group has given its partitions to others.
-- The connections of a consumer (:func:`end_client`). Its `stop` may fail or hang when brokers are away, and leaves them
-  open.
+- The connections and tasks of a client (:func:`end_client`). `stop` may fail or hang when brokers are away, and leaves
+  them: heartbeats and fetches would be tried for ever, several times a second.
 - The first connection of every client (:func:`close_cancelled_bootstraps`). A `bootstrap` that is cancelled, as one is
   that a broker does not answer in time, leaves it open until the garbage collector finds it: a service that tries again
   every few seconds would collect file descriptors.
@@ -382,9 +382,30 @@ async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runti
         await asyncio.wait([stopping], timeout=_STOP_S)
     if not stopping.cancelled() and stopping.done() and (error := stopping.exception()) is not None:
         journal("kafka").debug("client did not stop in order", error=repr(error))
-    connections = client.client if isinstance(client, AIOKafkaProducer) else client._client  # noqa: SLF001  no public way
+    tasks, connections = _parts_of(client)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_STOP_S)
     with suppress(KafkaError, OSError):
         await connections.close()
+
+
+def _parts_of(client: AIOKafkaConsumer | AIOKafkaProducer) -> tuple[list[asyncio.Task[Any]], AIOKafkaClient]:
+    """The tasks of a client, but for those of its connections, and its connections."""
+    if isinstance(client, AIOKafkaProducer):
+        return _running(client._sender, "_sender_task"), client.client  # noqa: SLF001  no public way
+    coordinator, fetcher = client._coordinator, client._fetcher  # noqa: SLF001  no public way
+    tasks = _running(coordinator, "_coordination_task", "_heartbeat_task", "_commit_refresh_task")
+    tasks += _running(fetcher, "_fetch_task")
+    if fetcher is not None:
+        tasks += fetcher._pending_tasks  # noqa: SLF001  no public way
+    return tasks, client._client  # noqa: SLF001  no public way
+
+
+def _running(part: object, *names: str) -> list[asyncio.Task[Any]]:
+    """Those of the tasks that a part has begun; one of no group has fewer."""
+    return [task for task in (getattr(part, name, None) for name in names) if task is not None]
 
 
 def on_heartbeat(consumer: AIOKafkaConsumer, answered: Callable[[], None]) -> None:

@@ -26,6 +26,7 @@ from aggregator.log.kafka.client import KafkaSettings, administration
 from aggregator.log.kafka.internals import (
     PartitionClient,
     abandon,
+    end_client,
     has_lost_session,
     on_heartbeat,
     topic_id,
@@ -36,7 +37,7 @@ from aggregator.runtime import SystemRuntime
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, until
 from tests.aggregator.log.kafka.test_fetch import batch
-from tests.brokers import fresh_prefix
+from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver
 
 FETCH = 1  # the API key of a fetch
@@ -59,6 +60,12 @@ async def consumer(kafka: KafkaBroker, where: TopicPartition) -> AsyncIterator[A
     await opened.start()
     yield opened
     await opened.stop()
+
+
+def tasks_of_library() -> list[str]:
+    """The library's tasks that have not ended."""
+    coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+    return [each.__qualname__ for each in coroutines if "aiokafka" in each.cr_code.co_filename]
 
 
 def answer_fetches(consumer: AIOKafkaConsumer, code: int, data: bytes) -> list[int]:
@@ -187,6 +194,37 @@ async def test_an_abandoned_producer_fails_its_messages_and_nothing_else(
     await abandon(producer, SystemRuntime(threads=1))
     assert delivery.exception() is not None
     assert not unhandled
+
+
+@pytest.mark.parametrize("fault", ["refuse", "fall_silent"])
+@pytest.mark.parametrize("kind", ["member", "reader", "producer"])
+async def test_a_client_that_ends_while_brokers_are_away_leaves_no_task_and_no_connection(
+    kafka_behind_proxy: ProxiedKafka, where: TopicPartition, kind: str, fault: str
+) -> None:
+    arguments = KafkaSettings(kafka_behind_proxy.bootstrap, request_s=1).client(kind)
+    client: AIOKafkaConsumer | AIOKafkaProducer
+    runtime = SystemRuntime(threads=1)
+    if kind == "producer":
+        client = AIOKafkaProducer(**arguments, enable_idempotence=True)
+        await client.start()
+        await (await client.send(where.topic, b"a", partition=0))
+    else:
+        group = where.topic if kind == "member" else None
+        client = AIOKafkaConsumer(**arguments, group_id=group, session_timeout_ms=3000, heartbeat_interval_ms=200)
+        await client.start()
+        client.subscribe([where.topic])
+        await until(lambda: client.assignment() == {where})
+    getattr(kafka_behind_proxy.proxy, fault)()
+    if isinstance(client, AIOKafkaProducer):
+        unsent = await client.send(where.topic, b"b", partition=0)
+        await abandon(client, runtime)
+        assert unsent.exception() is not None
+        connections = client.client._conns
+    else:
+        await end_client(client, runtime)
+        connections = client._client._conns
+    assert not tasks_of_library()
+    assert not any(connection.connected() for connection in connections.values())
 
 
 async def test_the_librarys_handler_of_fatal_errors_needs_a_transaction(kafka: KafkaBroker) -> None:
