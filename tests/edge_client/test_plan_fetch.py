@@ -9,6 +9,7 @@ from hushsum import Plan
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
 from tests.edge_client.local_clients import REPORT, RushingClock, client_of, started
+from tests.edge_client.local_service import LocalService
 
 KEY = SigningKey(b"planner".ljust(32, b"."))
 NEW = SigningKey(b"new planner".ljust(32, b"."))
@@ -21,6 +22,12 @@ def signed(plan: Plan, key: SigningKey = KEY) -> SignedPlan:
 WANTS = Policy(signed_by=KEY.verify_key)
 
 
+def offline(service: LocalService, path: Path, clock: RushingClock, policy: Policy | None = None) -> EdgeClient:
+    """A client that does not look long for its service, which has ended."""
+    config = Config(first_contact_s=0.01)
+    return EdgeClient(service.target, spool=path, config=config, runtime=clock, client_id="device", policy=policy)
+
+
 async def test_a_signature_is_kept_beside_the_plan_and_checked_at_every_start(path: Path, clock: RushingClock) -> None:
     service = await started(REPORT, clock)
     service.signed = signed(REPORT)
@@ -31,7 +38,7 @@ async def test_a_signature_is_kept_beside_the_plan_and_checked_at_every_start(pa
         await client.add([1.0, 2.0])
     stranger = Policy(signed_by=SigningKey(b"other".ljust(32, b".")).verify_key)
     with pytest.raises(PolicyError, match="signed_by"):
-        await client_of(service, path, clock, stranger).__aenter__()
+        await offline(service, path, clock, stranger).__aenter__()
 
 
 @pytest.mark.parametrize("by", [None, SigningKey(b"other".ljust(32, b"."))], ids=["nobody", "a stranger"])
@@ -45,9 +52,7 @@ async def test_a_plan_that_is_signed_by_nobody_who_counts_is_not_kept(
             await client_of(service, path, clock, WANTS).__aenter__()
     await service.stop()
     with pytest.raises(EdgeError, match="gave no plan"):
-        await EdgeClient(
-            service.target, spool=path, config=Config(first_contact_s=0.01), runtime=clock, client_id="device"
-        ).__aenter__()
+        await offline(service, path, clock).__aenter__()
 
 
 async def test_a_spool_that_is_older_than_the_signature_fetches_it_once(path: Path, clock: RushingClock) -> None:

@@ -402,12 +402,16 @@ class KafkaLog:
             await client.close()
 
 
+_READER_BACKOFF_MS: Final = 20
+
+
 @asynccontextmanager
 async def offset_reader(arguments: dict[str, Any], what: str, runtime: Runtime) -> AsyncIterator[AIOKafkaConsumer]:
     """A started consumer of no group, which reads from given offsets; LogUnavailableError if no broker answers."""
-    consumer = AIOKafkaConsumer(
-        **await via_reachable_broker(arguments), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
-    )
+    arguments = await via_reachable_broker(arguments)
+    # The first question about a topic always waits once: the library asks for the topic's leader only then.
+    arguments["retry_backoff_ms"] = _READER_BACKOFF_MS
+    consumer = AIOKafkaConsumer(**arguments, group_id=None, enable_auto_commit=False, auto_offset_reset="none")
     try:
         with translated_errors(what):
             await consumer.start()

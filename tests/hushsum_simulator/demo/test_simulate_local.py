@@ -57,9 +57,8 @@ def ran(folder: Path, tables: dict[str, str], *arguments: str, every: int = 80) 
     return json.loads((folder / "out" / "summary.json").read_text()), ended.stdout
 
 
-@pytest.mark.parametrize(
-    "tables", (pytest.param(HASHED, id="k-rr"), pytest.param(BITS, id="one-bit", marks=pytest.mark.long))
-)
+@pytest.mark.long
+@pytest.mark.parametrize("tables", (pytest.param(HASHED, id="k-rr"), pytest.param(BITS, id="one-bit")))
 def test_every_report_is_in_the_release_once_over_a_kill(tmp_path: Path, tables: dict[str, str]) -> None:
     summary, printed = ran(tmp_path, tables, "--clients", "9", "--deltas", "60")
     release = hs.load(tmp_path / "out" / "release.hush")

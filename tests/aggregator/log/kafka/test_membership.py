@@ -276,7 +276,7 @@ class _Consumer:
         self.listener: Any = None  # aiokafka ships no types
         self.failure: KafkaError | None = None
         self._coordinator = SimpleNamespace(member_id="member", _do_heartbeat=self.start)
-        self._client = SimpleNamespace(close=self.stop)
+        self._client, self._fetcher = SimpleNamespace(close=self.stop), None
 
     async def start(self) -> bool:
         return True
