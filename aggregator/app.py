@@ -32,7 +32,7 @@ from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetrics
 from aggregator.observability.tracing import of_commits
 from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
 from aggregator.process import bound_arenas, check_assertions, check_memory, import_modules, raise_file_limit
-from aggregator.rate_limits import ClientStreams, RateLimits, forget_paid, send_limits_of
+from aggregator.rate_limits import DeltaStreamQuota, RateLimits, forget_paid, send_limits_of
 from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
@@ -217,7 +217,7 @@ class Service:
             lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
             runtime,
         )
-        streams = ClientStreams(config.client_streams_max)
+        streams = DeltaStreamQuota(config.client_streams_max)
         streams.restore(folds.stream_uses(), tracker.is_over)  # a start gives no client a fresh allowance
         self.gateway = Gateway(
             plan,

@@ -153,7 +153,7 @@ class ConcurrencyLimit:
             self._taken -= 1
 
 
-class ClientStreams:
+class DeltaStreamQuota:
     """The streams of each client that have deltas in a window; some 150 bytes a client of one stream.
 
     ``most`` is for one client in one window; None: any number, and none is remembered.

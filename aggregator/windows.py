@@ -1,4 +1,4 @@
-"""The life cycle of windows, and the order of seals and outcomes: a pure state machine (WIRE: windows, seals).
+"""The life cycle of windows, and the order of seals and outcomes: a pure state machine.
 
     open ──▶ closing ──▶ sealed ──▶ released, or withheld
     (never opened) ──▶ skipped

@@ -6,7 +6,7 @@ from typing import Final
 
 from edge_client.errors import SettingsError
 
-#: A sequence number this far above the lowest unanswered one is never sent (WIRE: ids and duplicates).
+#: A sequence number this far above the lowest unanswered one is never sent.
 SEQUENCE_WINDOW: Final = 64
 
 #: What is longer is sent in chunks of this, each delta in a call of its own.

@@ -1,4 +1,4 @@
-"""The one canonical encoding of plans, guarantees and headers of releases (WIRE: canonical encoding).
+"""The one canonical encoding of plans, guarantees and headers of releases.
 
 UTF-8 JSON, keys sorted, no spaces, strings in NFC with no escapes beyond what JSON demands. The field's type decides
 how a number is written: integers as JSON integers within ±(2⁵³ − 1); real-valued fields always as strings, plain

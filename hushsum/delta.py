@@ -1,4 +1,4 @@
-"""A delta: a sparse increment to a sketch, from one client, for one window; its packed bytes (WIRE: ids, encodings).
+"""A delta: a sparse increment to a sketch, from one client, for one window; its packed bytes.
 
 Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence and window (varints, the window zigzag),
 number of runs (varint), and for each run, in the order of its class: class, records, rows, buckets (varints), encoding
@@ -90,7 +90,7 @@ class Delta:
 
     @staticmethod
     def unpack(data: bytes, plan: Plan) -> "Delta":
-        """The delta of packed bytes, with every check that needs only the plan (PRIVACY: range checks).
+        """The delta of packed bytes, with every check that needs only the plan.
 
         Raises:
             DeltaError: With its reason; nothing is allocated before its size was checked. ``wrong_mode``: the plan's
@@ -200,7 +200,7 @@ def digest(data: bytes) -> bytes:
 def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], count_scale: int) -> None:
     """Adds an unpacked delta to counters (classes, shape...) and count counters (classes,), in place.
 
-    The count counter is set here from the declared records, and never taken from the delta (PRIVACY: range checks).
+    The count counter is set here from the declared records, and never taken from the delta.
     """
     assert counters.flags.c_contiguous, "a copy would be counted instead"
     for run in delta.runs:

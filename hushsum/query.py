@@ -175,7 +175,7 @@ def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
     In mode ``secure`` it is that of a sum with exactly h survivors, the least that there can be, unless ``submissions``
     says how many: more survivors add noise.
 
-    For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE,
+    For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (RACE,
     Theorem 3.4); with δ above 0 it is √((1 + c²/R)/(2ρ)), which does not.
 
     Of reports ``submissions`` is their number, by default 1: it goes as its root. It is that of the choice of a row and

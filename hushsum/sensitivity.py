@@ -1,4 +1,4 @@
-"""How far one record can move the counters of a sketch (MATH: sensitivity of one record, add/remove)."""
+"""How far one record can move the counters of a sketch (add/remove; docs/families.md)."""
 
 from dataclasses import dataclass
 

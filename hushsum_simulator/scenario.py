@@ -19,7 +19,7 @@ from hushsum_simulator.errors import RecordsError
 from hushsum_simulator.plans import fit, require_room
 from hushsum_simulator.progress import Progress
 
-# Gaussian noise grows with the root of a sketch's rows, that of pure ε with their number (MATH: secure sum).
+# Gaussian noise grows with the root of a sketch's rows, that of pure ε with their number.
 _SECURE_DELTA: Final = Fraction(1, 10**6)
 _BATCHES: Final = 4  # of a client in secure mode, on average
 

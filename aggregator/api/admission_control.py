@@ -124,8 +124,8 @@ class CancellableCall:
                 _journal.error("a stream did not end well", exc_info=error)
 
 
-class StreamRegistry:
-    """The open streams of one server, which are rechecked periodically."""
+class OpenCalls:
+    """The calls of one server that are under way, which are rechecked periodically."""
 
     def __init__(self) -> None:
         self.now_s: float | None = None  # of the last recheck, by the monotonic clock; None: :meth:`run` does not run
@@ -264,9 +264,9 @@ class RequestAdmission:
     There are ``most`` calls at once, of one name a quarter.
     """
 
-    def __init__(self, most: int, message_bytes_max: int, streams: StreamRegistry | None = None) -> None:
+    def __init__(self, most: int, message_bytes_max: int, streams: OpenCalls | None = None) -> None:
         self.message_bytes_max = message_bytes_max
-        self.streams = StreamRegistry() if streams is None else streams
+        self.streams = OpenCalls() if streams is None else streams
         self._message_s_max = GRACE_S + message_bytes_max / BYTES_S_MIN
         self._most = most
         self._of_one = share_of(most)

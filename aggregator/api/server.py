@@ -23,9 +23,9 @@ from aggregator.api.admission_control import (
     CancellableCall,
     Context,
     Malformed,
+    OpenCalls,
     RequestAdmission,
     SharedConcurrencyLimit,
-    StreamRegistry,
     next_message,
     one_message,
     reader,
@@ -61,7 +61,7 @@ _STATUS: Final = health_pb2.HealthCheckResponse
 class Probes:
     """Health and reflection: for load balancers, and for people with a command line."""
 
-    def __init__(self, streams: StreamRegistry, metrics: Metrics, guard: ConnectionGuard) -> None:
+    def __init__(self, streams: OpenCalls, metrics: Metrics, guard: ConnectionGuard) -> None:
         self._streams = streams
         self._error_mapper = ErrorMapper(metrics, for_operator=False, guard=guard)
         self._checks = SharedConcurrencyLimit(HEALTH_CHECKS_MAX, "health checks", guard.does_not_read)
@@ -240,7 +240,7 @@ class Server:
         self._authenticator = authenticator
         self._metrics = metrics
         self._limits = call_limits_of(config, runtime)
-        self._streams = StreamRegistry()
+        self._streams = OpenCalls()
         self._message_bytes_max = _received_bytes_max(plan)
         most = calls_max(plan, config.sessions_max)
         self._incoming = RequestAdmission(most, self._message_bytes_max, self._streams)

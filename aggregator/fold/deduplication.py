@@ -1,4 +1,4 @@
-"""De-duplication: which ids of each stream were used, for which bytes and which window (WIRE: ids).
+"""De-duplication: which ids of each stream were used, for which bytes and which window.
 
 A client never sends a sequence number 64 or more above its lowest unanswered one. So an id 64 or more below the highest
 was answered before, and only the last 64 need remembering: one bit, 8 bytes of digest, the window and the verdict each.

@@ -1,4 +1,4 @@
-"""The fold of one partition: a pure, deterministic state machine from log entries to counters (DESIGN: the one flow).
+"""The fold of one partition: a pure, deterministic state machine from log entries to counters.
 
 Its results depend on its state and the entries alone: a batch gives the same as its entries one by one, and two runs
 over the same entries agree, wherever checkpoints were taken. It knows no clock: the first seal of a window, or of a

@@ -1,4 +1,4 @@
-"""The gateway: validates each delta, has it appended, and answers by what is known afterwards (WIRE: answers).
+"""The gateway: validates each delta, has it appended, and answers by what is known afterwards.
 
 The way of a delta: received → accepted (validated, owner known) → appended → answered. It is acknowledged only by a
 read of the store that began after the append was durable and says ``open``. Once a window is not open, the answer is
@@ -45,7 +45,7 @@ from aggregator.interfaces import FoldReader
 from aggregator.logs import FailureLog, journal
 from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import ClientStreams, QuotaReservation, share_of
+from aggregator.rate_limits import DeltaStreamQuota, QuotaReservation, share_of
 from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
@@ -78,14 +78,14 @@ class Gateway:
         metrics: Metrics,
         pending_entries_max: int,
         policy: SubmissionPolicy | None = None,
-        streams: ClientStreams | None = None,
+        streams: DeltaStreamQuota | None = None,
         budget: CollectionBudget | None = None,
     ) -> None:
         if policy is None:
             policy = submission_policy_of(plan, limits=None, shufflers=None, runtime=runtime)
         self._plan = plan
         self._policy = policy
-        self.streams = ClientStreams() if streams is None else streams
+        self.streams = DeltaStreamQuota() if streams is None else streams
         self._window_tracker = window_tracker
         self._commits = commits
         self._folds = folds

@@ -1,7 +1,7 @@
 """Group commit: one append at a time; what comes meanwhile makes up the next group.
 
 After a group's append is durable, one read of the store's window states, begun only then, serves the whole group: a
-delta may be acknowledged only by such a read (WIRE: windows, seals and answers).
+delta may be acknowledged only by such a read.
 
 Where entries are anonymous, those of one group are appended in an order drawn from the operating system's entropy, and
 their answers still find their callers. That hides who came before whom within a group, and nothing more: positions tell

@@ -1,6 +1,6 @@
 """Metrics of one process, and the log lines of its state changes.
 
-These are exact counts of what was received: they are the operator's, never an analyst's (PRIVACY: who sees what).
+These are exact counts of what was received: they are the operator's, never an analyst's.
 
 Nothing depends on the gauges that are read from the store: a read that fails or takes long makes no process unready,
 and the gauges keep their last values.

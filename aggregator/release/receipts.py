@@ -374,7 +374,7 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
 
 
 async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> tuple[str, list[Spend]]:
-    """Compares a plan's outcomes with its receipts (PRIVACY: receipts); binds a store to receipts if it has none.
+    """Compares a plan's outcomes with its receipts; binds a store to receipts if it has none.
 
     An unpublished outcome may lack its receipt: the crash came in between, and the outcome was never visible. A
     published one never may. A receipt says that its outcome may have been visible: if the store does not hold that very

@@ -1,6 +1,6 @@
 """Puts the sum of a cohort into the log: it is offered under one id until its result is known, and counted once.
 
-The answer is the gateway's law for deltas (WIRE: answers): *counted* by a read of the store that began after the append
+The answer is the gateway's law for deltas: *counted* by a read of the store that began after the append
 was durable and says ``open``; once the window is not open, the verdict of the fold after it has passed the entry. Until
 one of them is known no client gets a result.
 """

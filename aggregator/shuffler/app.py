@@ -20,7 +20,7 @@ from aggregator.rate_limits import RateLimits, forget_paid, send_limits_of
 from aggregator.runtime import Backoff, Runtime, TaskSupervisor
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PlanService, PoolWriter
-from aggregator.shuffler.pool import KeptPlan, ReportsFile, check_plan
+from aggregator.shuffler.reports_file import KeptPlan, ReportsFile, check_plan
 from hushsum.entropy import OsEntropy
 from hushsum.errors import DirectoryError, PlanError
 from hushsum.plan import Plan

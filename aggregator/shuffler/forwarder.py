@@ -2,7 +2,7 @@
 
 Each step is durable before the next begins, so a crash between two steps repeats the second: the same bytes are sent
 again, and the aggregator counts them once. A pool whose bytes were not fixed is not sent if it may have been sent
-before (:mod:`aggregator.shuffler.pool`).
+before (:mod:`aggregator.shuffler.reports_file`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import FailureLog, journal
 from aggregator.runtime import Backoff, Runtime
-from aggregator.shuffler.pool import (
+from aggregator.shuffler.reports_file import (
     STREAM_BYTES,
     ClosedState,
     ForwardResult,

@@ -36,7 +36,7 @@ from aggregator.rate_limits import (
 )
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import TRANSIENT, Runtime
-from aggregator.shuffler.pool import (
+from aggregator.shuffler.reports_file import (
     STREAM_BYTES,
     KeptPlan,
     PoolAnswer,

@@ -121,7 +121,7 @@ async def check_collection(tx: Transaction, plan: Plan, window: int) -> None:
 async def charge_collection(tx: Transaction, plan: Plan, window: int, members: RoundMembers | None = None) -> None:
     """Charges a window of a secure or local plan before the first submission to it is accepted.
 
-    These plans spend privacy at that point (PRIVACY: ledger): an accepted submission was noised by its client, and has
+    These plans spend privacy at that point: an accepted submission was noised by its client, and has
     left the device. The window is charged once, whoever asks and however often; the charge stays, whatever is
     collected. It needs no fence: every gateway asks before it accepts anything.
 

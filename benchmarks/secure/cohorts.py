@@ -9,7 +9,7 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
 from hushsum.entropy import OsEntropy
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.pool import corrupt_drawn
+from hushsum.privacy.cohort_draw import corrupt_drawn
 
 TITLE = (
     "Cohorts of N drawn from a pool of P (0: none) with c corrupt clients in the fleet: microseconds that one client "

@@ -5,7 +5,7 @@ from math import sqrt
 from benchmarks.report import Row
 from benchmarks.secure.round_server import measured
 from benchmarks.secure.round_setting import Setting
-from hushsum.privacy.pool import corrupt_drawn
+from hushsum.privacy.cohort_draw import corrupt_drawn
 
 TITLE = (
     "Whole rounds of cohorts of N from a pool of P with c corrupt clients in the fleet, D counters, 10 % of the "

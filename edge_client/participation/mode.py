@@ -15,9 +15,9 @@ from edge_client.plan_fetch import RetryPolicy
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import Session
 from edge_client.spool.changes import Add, StoredDelta
-from edge_client.spool.group_commit import SpoolWriter
 from edge_client.spool.spool import Spool
 from edge_client.spool.transaction import DeviceBudget, ReportTransaction
+from edge_client.spool.write_queue import SpoolWriter
 from edge_client.stats import SendStats
 from edge_client.transport.grpc import GrpcTransport
 from hushsum.entropy import OsEntropy

@@ -32,8 +32,8 @@ from edge_client.session.session import (
     WarnOfClock,
 )
 from edge_client.spool.changes import Add, Remove, StoredDelta, Submit
-from edge_client.spool.group_commit import SpoolWriter
 from edge_client.spool.spool import Spool
+from edge_client.spool.write_queue import SpoolWriter
 from edge_client.stats import SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum_proto.answers import Answer

@@ -1,6 +1,6 @@
 """Applies changes to a spool in one transaction: all are decided first, in memory, and then written together.
 
-Which changes share a transaction is the group commit's to say (:mod:`edge_client.spool.group_commit`).
+Which changes share a transaction is the group commit's to say (:mod:`edge_client.spool.write_queue`).
 
 Each trust mode has a transaction of its own, which builds and writes what the mode needs: deltas (central), pending
 records (secure), pending records and submissions (silo), batches of reports with their charge and memo (reports).
@@ -200,7 +200,7 @@ class SpoolTransaction:
 class DeviceBudget:
     """The device's own privacy budget: what it has spent under its plan, and may still spend.
 
-    It is authoritative for the device (PRIVACY: the ledger): whatever a service says, what it does not pay for never
+    It is authoritative for the device: whatever a service says, what it does not pay for never
     leaves the device. It is read from the spool (``spends``, in the order in which they were written), and changes with
     it, in one transaction with what is spent.
 

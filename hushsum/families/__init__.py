@@ -1,4 +1,4 @@
-"""The sketch families: each an LSQ pair (f, g) behind one protocol, one file a family (MATH: families as LSQ pairs).
+"""The sketch families: each an LSQ pair (f, g) behind one protocol, one file a family (Wagner, Naamad and Mishra 2023).
 
 ``f`` maps a record to a few counters, ``g`` maps a query to a few weights, and the sketch answers with their inner
 product. A family knows its own parameters and nothing of a plan: :mod:`hushsum.plan` looks it up here by name and

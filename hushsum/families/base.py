@@ -169,7 +169,7 @@ class Family(Protocol):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Of one record under add/remove, without the count counter (MATH: sensitivity of one record)."""
+        """Of one record under add/remove, without the count counter (docs/families.md)."""
         ...
 
     @property
@@ -196,7 +196,7 @@ class Family(Protocol):
         ...
 
     def check(self, increments: Increments, records: int) -> None:
-        """Refuses increments that no ``records`` records can make (PRIVACY: range checks).
+        """Refuses increments that no ``records`` records can make.
 
         Indices are within the shape and strictly increasing; that is checked before.
 

@@ -107,7 +107,7 @@ def answer_error(
 def best_width(ratio: Fraction, classes: int = 1) -> int:
     """The W of k-rr for which a far record, rehashed, adds the least variance: the integer at (λ − 1)/C + 2, or next.
 
-    That of (λ − 1 + C·W)²/(W − 1), all classes or one: MATH: local mode, where C = 1 gives e^ε + 1. A projective
+    That of (λ − 1 + C·W)²/(W − 1), all classes or one; C = 1 gives e^ε + 1. A projective
     response errs hardly more the wider its rows are: it wants as many buckets as a central sketch.
     """
     ideal = float(ratio - 1) / classes + 2.0

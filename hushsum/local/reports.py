@@ -3,7 +3,7 @@
 A report is row · outputs + output, below R · outputs. Its row is uniform, whatever the record. Hashed: the output is
 that of a randomiser for class · W + bucket. Fourier: rows are pairs, and an output is 2 · (0 cosine, 1 sine) + bit.
 
-**On the device** each record becomes one randomised integer, and nothing else of it is sent (MATH: local mode). What is
+**On the device** each record becomes one randomised integer, and nothing else of it is sent. What is
 sent never depends on a record but through its randomiser: as many reports as records came, in rows that are uniform
 whatever the records are. A record that cannot be used (NaN, an empty set, an unknown label) still has its report,
 uniform over all of them: else its absence would show.

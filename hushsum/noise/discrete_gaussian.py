@@ -1,4 +1,4 @@
-"""The discrete Gaussian distribution P(k) ∝ e^(−k²/2σ²) on all integers, drawn exactly (MATH: exact samplers).
+"""The discrete Gaussian distribution P(k) ∝ e^(−k²/2σ²) on all integers, drawn exactly (Canonne et al. 2020).
 
 Rejection from an envelope of strips with integer weights (:mod:`hushsum.noise.gaussian_envelope`). A draw takes 16
 bytes: 32 bits choose a strip, 32 are the first bits of U, and the other word holds the place within the strip and a

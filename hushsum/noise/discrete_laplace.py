@@ -1,4 +1,4 @@
-"""The discrete Laplace distribution P(k) ∝ e^(−|k|/scale) on all integers, drawn exactly (MATH: exact samplers).
+"""The discrete Laplace distribution P(k) ∝ e^(−|k|/scale) on all integers, drawn exactly (Canonne et al. 2020).
 
 A draw is the difference of two geometrics with ratio q = e^(−1/scale). The binary digits of a geometric are
 independent, digit i being 1 with probability q^(2^i) / (1 + q^(2^i)), and what stands above B digits is geometric

@@ -10,8 +10,8 @@ from typing import Final, Self
 
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import Missing, PlanError
-from hushsum.privacy.neighbour_graph import DEGREE_MAX, Degrees, degrees
-from hushsum.privacy.pool import BAD_DRAW, corrupt_drawn
+from hushsum.privacy.cohort_draw import BAD_DRAW, corrupt_drawn
+from hushsum.privacy.graph_degree import DEGREE_MAX, Degrees, degrees
 from hushsum.schedule import duration, duration_text
 from hushsum.schema import Table
 
@@ -19,7 +19,7 @@ from hushsum.schema import Table
 SUITE: Final = 1
 #: Rounds of one window in which a client opens its part of the graph's order: a server that may retry may choose.
 ATTEMPTS_MAX: Final = 8
-#: The probability that the protocol fails one window's client, over all its attempts: 2^-40 each (PRIVACY).
+#: The probability that the protocol fails one window's client, over all its attempts: 2^-40 each.
 FAILURE: Final = Fraction(ATTEMPTS_MAX, 2**40)
 #: The same where cohorts are drawn from a pool: no attempt needs more than one draw.
 FAILURE_DRAWN: Final = FAILURE + ATTEMPTS_MAX * BAD_DRAW

@@ -1,4 +1,4 @@
-"""Local mode (``[privacy.local]``): its form, its randomiser, and how large a report is (MATH: local mode)."""
+"""Local mode (``[privacy.local]``): its form, its randomiser, and how large a report is (docs/local-mode.md)."""
 
 from dataclasses import dataclass
 from typing import Final, Self

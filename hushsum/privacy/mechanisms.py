@@ -123,7 +123,7 @@ class Mechanism:
         return self.noise().variance
 
     def share(self) -> Sampler:
-        """The sampler of one client's share of a counter's noise in a secure sum (MATH: secure sum).
+        """The sampler of one client's share of a counter's noise in a secure sum (docs/privacy.md: noise in shares).
 
         h Pólya shares are discrete Laplace noise of the scale, exactly; h discrete Gaussian shares of σ²/h are about
         that of σ² (Kairouz, Liu and Steinke 2021).

@@ -1,4 +1,4 @@
-"""A client of a round: messages of the server come in, and what this client is willing to say goes out (PRIVACY).
+"""A client of a round: messages of the server come in, and what this client is willing to say goes out.
 
     step         on                     does                                                    next
     NEW          begin()                advertises keys and a commitment, signed                ADVERTISED

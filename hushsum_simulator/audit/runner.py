@@ -206,7 +206,7 @@ def one_record_less(plan: Plan) -> AuditRow:
 
 
 def _replaced(plan: Plan) -> AuditRow:
-    """The loss between two contents that add/remove implies: (2ε, (1 + e^ε)·δ), see PRIVACY on the ledger."""
+    """The loss between two contents that add/remove implies: (2ε, (1 + e^ε)·δ): docs/privacy.md."""
     row = claimed("in process", plan)
     delta = (1 + math.exp(row.epsilon)) * row.delta
     found = epsilon(plan, changes(plan, added, replace=True), delta)

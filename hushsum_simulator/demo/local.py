@@ -16,7 +16,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 import hushsum as hs
-from aggregator.shuffler.pool import close_ms
+from aggregator.shuffler.reports_file import close_ms
 from hushsum.plan import Plan
 from hushsum_simulator.data import Floats
 from hushsum_simulator.demo.evaluation import (

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 from aggregator.errors import AggregatorError
 from aggregator.fold.verdicts import Verdict
 from aggregator.log.sqlite import log_size
-from aggregator.shuffler.pool import KIND
+from aggregator.shuffler.reports_file import KIND
 from aggregator.store.store import read_verdicts
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError

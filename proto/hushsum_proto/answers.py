@@ -1,4 +1,4 @@
-"""What a service answers to a delta, as plain values: a status, and for a refusal its reason (WIRE: answers)."""
+"""What a service answers to a delta, as plain values: a status, and for a refusal its reason."""
 
 import enum
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the log holds, as plain values: a delta stamped by a gateway, a seal, or what is neither (WIRE: entries)."""
+"""What the log holds, as plain values: a delta stamped by a gateway, a seal, or what is neither."""
 
 import hashlib
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class CohortSumEntry(NamedTuple):
 
     @property
     def id(self) -> DeltaId:
-        """What makes it unique: a labelled hash of plan, window and round (WIRE: ids and duplicates)."""
+        """What makes it unique: a labelled hash of plan, window and round."""
         named = COHORT_SUM + self.plan_id + self.window.to_bytes(8, "big", signed=True) + self.round
         return DeltaId(int.from_bytes(hashlib.sha256(named).digest()[:8], "big"), 0)
 
@@ -90,10 +90,10 @@ class RefusedEntry:
 
 
 def partition_of_sum(id: DeltaId, partitions: int) -> int:
-    """The partition of what has no client id, a cohort sum or a batch of reports: its stream's, mod P (WIRE)."""
+    """The partition of what has no client id, a cohort sum or a batch of reports: its stream's, mod P."""
     return id.stream % partitions
 
 
 def partition_of(client_id: str, partitions: int) -> int:
-    """The partition of a client: the big-endian first 8 bytes of plain SHA-256 of its UTF-8 id, mod P (WIRE)."""
+    """The partition of a client: the big-endian first 8 bytes of plain SHA-256 of its UTF-8 id, mod P."""
     return int.from_bytes(hashlib.sha256(client_id.encode("utf-8")).digest()[:8], "big") % partitions

@@ -19,7 +19,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.validation import AttributedDeltas
-from aggregator.rate_limits import ClientStreams, QuotaReservation, RateLimits
+from aggregator.rate_limits import DeltaStreamQuota, QuotaReservation, RateLimits
 from aggregator.secure.coordinator import CohortCoordinator
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
@@ -309,9 +309,9 @@ def ids_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streams_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ClientStreams.of
+    honest = DeltaStreamQuota.of
     monkeypatch.setattr(
-        ClientStreams,
+        DeltaStreamQuota,
         "of",
         lambda self, _, window: sum(honest(self, client_id, window) for client_id in ("refused", "bob", "carol")),
     )

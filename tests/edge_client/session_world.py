@@ -1,4 +1,4 @@
-"""A world for one session: a fake wire that loses, repeats and reorders, a service by WIRE's rules, a spool, a clock.
+"""A world for one session: a fake wire that loses, repeats and reorders, a service by the rules, a spool, a clock.
 
 The world keeps its own books, and asserts on every send what must hold: numbers within 64 of the lowest one that has no
 durable answer, no more in flight than the service allows, and the same bytes under an id for ever.
@@ -61,7 +61,7 @@ def answer(sequence: int, status: Status = Status.ACKNOWLEDGED, refusal: Refusal
 
 @dataclass
 class Service:
-    """Answers by WIRE's rules: one definitive answer an id for ever, after any number of refusals for the moment."""
+    """Answers by the rules: one definitive answer an id for ever, after any number of refusals for the moment."""
 
     rng: np.random.Generator
     trouble: float = 0.3  # the chance that a delta is refused for the moment

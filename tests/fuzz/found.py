@@ -33,7 +33,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.store.store": "this process's own database",
     "aggregator.auth.tokens": "reads a file for TokenTable.from_bytes",
     "aggregator.config": "the operator's own settings",
-    "aggregator.shuffler.pool": "this process's own file",
+    "aggregator.shuffler.reports_file": "this process's own file",
     "edge_client.spool.spool": "this device's own file",
     "edge_client.plan_fetch.read_plan": "calls Plan.from_bytes, and nothing else",
 }

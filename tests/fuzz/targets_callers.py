@@ -34,7 +34,7 @@ _DECOMPOSED: Final = "e\u0301"  # not in NFC
 
 
 def _is_name(text: str) -> bool:
-    """Whether text may be a client id, as PRIVACY and WIRE say it."""
+    """Whether text may be a client id, written down a second time."""
     return 0 < len(text) <= 128 and text.isprintable() and unicodedata.normalize("NFC", text) == text
 
 

@@ -80,7 +80,7 @@ def _bad(sample: bytes) -> dict[str, bytes]:
 
 
 def _numbers_fit(plan: Plan, submissions: int | None, cohorts: int | None) -> bool:
-    """Whether a release of a plan may have these numbers, as DESIGN says it."""
+    """Whether a release of a plan may have these numbers, written down a second time."""
     if plan.privacy.is_silo:
         return submissions is not None and submissions >= 0 and cohorts is None
     if plan.privacy.mode != "secure":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hushsum.privacy.neighbour_graph import degrees
+from hushsum.privacy.graph_degree import degrees
 from tests.hushsum_cli.calling import Hushsum
 from tests.hushsum_cli.test_plan import SECURE
 

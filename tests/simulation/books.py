@@ -1,4 +1,4 @@
-"""The oracle: what was sent, what was promised, what the store holds of it, and what was shown (DESIGN: invariants).
+"""The oracle: what was sent, what was promised, what the store holds of it, and what was shown.
 
 Number i of a schedule adds 1 to counter i of its window and nothing else, so a loss shows as 0 and a double count as 2.
 The exact sums are read where the releaser reads them: at the store, before any noise.

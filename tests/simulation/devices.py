@@ -9,7 +9,7 @@ from edge_client.config import Config
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import Session
 from edge_client.spool.changes import Add, Change, PackedDelta, Remove, Result, StoredDelta
-from edge_client.spool.group_commit import SpoolWriter
+from edge_client.spool.write_queue import SpoolWriter
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan

@@ -1,4 +1,4 @@
-"""What counters of a declared number of records can be (PRIVACY: range checks), in exact integers."""
+"""What counters of a declared number of records can be, in exact integers."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the hermite family's counters of n records must satisfy, whatever the records (PRIVACY: range checks)."""
+"""What the hermite family's counters of n records must satisfy, whatever the records."""
 
 from typing import Final
 

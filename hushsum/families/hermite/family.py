@@ -125,7 +125,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
     def sensitivity(self) -> Sensitivity:
         """Of the rounded moments: |counter r| ≤ round(s·2^{−|r|}), reached together at a corner of a cell.
 
-        MATH's table has ⌈s·2^{−|r|}⌉, which is never less. Moments whose bound is 0 never change and do not count.
+        The plain bound ⌈s·2^{−|r|}⌉ is never less. Moments whose bound is 0 never change and do not count.
         """
         bounds: list[int] = self._grid.bounds.tolist()
         return Sensitivity(

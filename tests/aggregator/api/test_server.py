@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from aggregator.api import admission_control
-from aggregator.api.admission_control import CancellableCall, RequestAdmission, StreamRegistry
+from aggregator.api.admission_control import CancellableCall, OpenCalls, RequestAdmission
 from aggregator.api.calls import Call, Methods
 from aggregator.api.server import HEALTH_CHECKS_MAX
 from aggregator.errors import RefusedError, UnauthenticatedError
@@ -239,10 +239,10 @@ class Revocable:
 
 
 @asynccontextmanager
-async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revocable, StreamRegistry, str, list[str]]]:
+async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revocable, OpenCalls, str, list[str]]]:
     """A stream that echoes, and one of large replies; what has let go of what it held is listed."""
     monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
-    names, streams, closed = Revocable(), StreamRegistry(), list[str]()
+    names, streams, closed = Revocable(), OpenCalls(), list[str]()
     methods = Methods("test.Service", names, Metrics(), incoming=RequestAdmission(8, 4096, streams))
 
     async def echo(caller: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:

@@ -318,14 +318,14 @@ class Streams:
     """The open streams of a service, as it counts them itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[admission_control.StreamRegistry] = []
-        honest = admission_control.StreamRegistry.__init__
+        self.made: list[admission_control.OpenCalls] = []
+        honest = admission_control.OpenCalls.__init__
 
-        def noted(streams: admission_control.StreamRegistry) -> None:
+        def noted(streams: admission_control.OpenCalls) -> None:
             honest(streams)
             self.made.append(streams)
 
-        monkeypatch.setattr(admission_control.StreamRegistry, "__init__", noted)
+        monkeypatch.setattr(admission_control.OpenCalls, "__init__", noted)
 
     def __len__(self) -> int:
         return sum(len(each) for each in self.made)

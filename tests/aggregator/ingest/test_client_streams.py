@@ -14,7 +14,7 @@ from aggregator.fold.state import StreamUse
 from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
-from aggregator.rate_limits import ClientStreams
+from aggregator.rate_limits import DeltaStreamQuota
 from aggregator.windows import WindowState
 from edge_client import EdgeClient, RefusedError, SystemRuntime
 from hushsum.delta import DeltaId, renumbered
@@ -324,7 +324,7 @@ async def test_a_device_with_a_new_spool_at_each_start_tells_its_user(tmp_path: 
 
 
 def test_the_count_is_by_client_and_window() -> None:
-    streams = ClientStreams(2)
+    streams = DeltaStreamQuota(2)
     for use in (("a", 1, 7), ("a", 1, 7), ("a", 2, 7), ("a", 1, 8), ("b", 1, 7)):
         assert streams.is_known(*use) or streams.has_room(use[0], use[2])
         streams.add(*use)
@@ -337,7 +337,7 @@ def test_the_count_is_by_client_and_window() -> None:
 
 
 def test_what_is_loaded_is_counted_beyond_the_bound_and_not_of_windows_that_are_over() -> None:
-    streams = ClientStreams(2)
+    streams = DeltaStreamQuota(2)
     uses = [StreamUse("a", stream, window) for stream in range(5) for window in (6, 7)]
     streams.restore(uses, lambda window: window == 6)
     assert (streams.of("a", 6), streams.of("a", 7)) == (0, 5)
@@ -345,7 +345,7 @@ def test_what_is_loaded_is_counted_beyond_the_bound_and_not_of_windows_that_are_
 
 
 def test_nobody_and_a_gateway_without_a_bound_are_not_counted() -> None:
-    for streams, use in ((ClientStreams(2), ("", 1, 7)), (ClientStreams(), ("a", 1, 7))):
+    for streams, use in ((DeltaStreamQuota(2), ("", 1, 7)), (DeltaStreamQuota(), ("a", 1, 7))):
         streams.add(*use)
         assert streams.is_known(*use)
         assert streams.clients(7) == 0
@@ -357,7 +357,7 @@ def test_a_client_of_one_stream_takes_150_bytes_a_window_at_most() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        streams = ClientStreams(1024)
+        streams = DeltaStreamQuota(1024)
         for client_id, stream in uses:
             streams.add(client_id[:1] + client_id[1:], stream + 1, WINDOW)  # of its own, as from the wire
         after, _ = tracemalloc.get_traced_memory()

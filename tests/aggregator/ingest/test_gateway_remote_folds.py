@@ -15,7 +15,7 @@ from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import VERDICT_S
 from aggregator.logs import write_journal
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import ClientStreams
+from aggregator.rate_limits import DeltaStreamQuota
 from aggregator.workers.remote import RemoteFolds
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
@@ -30,7 +30,7 @@ PENDING = 40
 class Front:
     """A gateway's process."""
 
-    def __init__(self, cluster: Cluster, *, streams: ClientStreams | None = None, **limits: int) -> None:
+    def __init__(self, cluster: Cluster, *, streams: DeltaStreamQuota | None = None, **limits: int) -> None:
         self.hooks, self.runtime = Hooks(), cluster.runtime
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
         self.folds = RemoteFolds(PLAN, store, cluster.runtime, RecordingObserver())
@@ -270,7 +270,7 @@ async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Clu
 
 
 async def test_what_the_log_has_no_room_for_uses_no_stream_up(cluster: Cluster) -> None:
-    front = Front(cluster, streams=ClientStreams(3), pending_entries_max=1)
+    front = Front(cluster, streams=DeltaStreamQuota(3), pending_entries_max=1)
     await front.start()
     first, *others = [
         front.gateway.begin(ReceivedDelta("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0))) for stream in range(9)
@@ -286,7 +286,7 @@ async def test_what_the_log_has_no_room_for_uses_no_stream_up(cluster: Cluster) 
 async def test_each_gateway_bounds_the_streams_of_a_client_by_what_came_to_it(cluster: Cluster) -> None:
     reasons: list[object] = []
     for _ in range(2):  # another gateway, or the same after a start
-        front = Front(cluster, streams=ClientStreams(3))
+        front = Front(cluster, streams=DeltaStreamQuota(3))
         await front.start()
         for stream in range(5):
             answer = front.gateway.begin(ReceivedDelta("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0)))

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from prometheus_client import CollectorRegistry
 
 from aggregator.api import server as probes_module
-from aggregator.api.admission_control import StreamRegistry
+from aggregator.api.admission_control import OpenCalls
 from aggregator.api.connections import ConnectionGuard
 from aggregator.api.server import LIVENESS, Probes
 from aggregator.app import Service
@@ -103,7 +103,7 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
         assert await pages(service) == (OK, UNREADY)
 
     server = grpc.aio.server()
-    probes = Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    probes = Probes(OpenCalls(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(server, ["some.Service"])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -161,7 +161,7 @@ async def test_a_watcher_hears_of_a_drain_that_begins_during_its_reply(
         message.close()
         return health_pb2.HealthCheckRequest(service="")
 
-    probes = Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    probes = Probes(OpenCalls(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(grpc.aio.server(), [])
     monkeypatch.setattr(probes, "_read", asked_for_all)
     replies = []
@@ -173,7 +173,7 @@ async def test_a_watcher_hears_of_a_drain_that_begins_during_its_reply(
 
 async def test_who_watches_health_without_end_keeps_nobody_from_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes_module, "HEALTH_WATCHERS_MAX", 3)
-    server, probes = grpc.aio.server(), Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    server, probes = grpc.aio.server(), Probes(OpenCalls(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(server, [])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -12,7 +12,7 @@ from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import RateLimits
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PoolWriter
-from aggregator.shuffler.pool import OutgoingBatch, ReportsFile, TakenBatch
+from aggregator.shuffler.reports_file import OutgoingBatch, ReportsFile, TakenBatch
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import Reason

@@ -14,7 +14,7 @@ from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.shuffler.intake import Intake, PoolWriter
-from aggregator.shuffler.pool import PoolAnswer, ReportsFile, TakenBatch
+from aggregator.shuffler.reports_file import PoolAnswer, ReportsFile, TakenBatch
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan

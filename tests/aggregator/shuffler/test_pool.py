@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.shuffler.pool import ReportPool, sizes_of, split
+from aggregator.shuffler.reports_file import ReportPool, sizes_of, split
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 
 REPORTS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 5), min_size=1, max_size=60)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.pool import ClosedState, KeptPlan, OutgoingBatch, PoolAnswer, TakenBatch
+from aggregator.shuffler.reports_file import ClosedState, KeptPlan, OutgoingBatch, PoolAnswer, TakenBatch
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason

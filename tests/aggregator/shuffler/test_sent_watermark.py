@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.shuffler.pool import OutgoingBatch, PoolAnswer, SentWatermark
+from aggregator.shuffler.reports_file import OutgoingBatch, PoolAnswer, SentWatermark
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.shuffler.shuffled import FILE, LEAST, PLAN, Counting, Site, bytes_in, copied, opened, taken
 from tests.aggregator.shuffler.test_forwarder import CUT_S, FIRST_STREAM, OVER_S, collect, site_on
@@ -122,7 +122,7 @@ async def test_nothing_leaves_while_that_cannot_be_noted(tmp_path: Path, monkeyp
         await site.runtime.advance(CUT_S)
         await site.forwarder.close_windows()
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator.shuffler.pool.os.fsync", _full)
+            patch.setattr("aggregator.shuffler.reports_file.os.fsync", _full)
             with pytest.raises(StoreUnavailableError):
                 await site.forwarder.send()
         assert site.receiver.sent == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.shuffler.pool import (
+from aggregator.shuffler.reports_file import (
     ClosedState,
     ForwardResult,
     check_plan,

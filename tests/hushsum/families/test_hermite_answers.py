@@ -139,7 +139,7 @@ def test_the_largest_variance_is_reached_within_a_few_per_cent(
 
 
 def test_the_noise_of_an_answer_is_that_of_the_table() -> None:
-    """MATH: 2.4/5.7/13.8 × 1/√(2ρ) for order 8 and d = 1/2/3, with σ = Δ2/√(2ρ)."""
+    """By hand: 2.4/5.7/13.8 × 1/√(2ρ) for order 8 and d = 1/2/3, with σ = Δ2/√(2ρ)."""
     for dim, expected in ((1, 2.4), (2, 5.7), (3, 13.8)):
         some = family(dim)
         assert math.sqrt(some.answer_variance(some.sensitivity.l2_squared)) == pytest.approx(expected, rel=0.05)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hushsum import PlanError
 from hushsum.privacy.cohort import ATTEMPTS_MAX, FAILURE, Cohort
-from hushsum.privacy.neighbour_graph import degrees
+from hushsum.privacy.graph_degree import degrees
 from hushsum.schema import Table
 
 TENTH = Fraction(1, 10)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.shuffler.pool import close_ms
+from aggregator.shuffler.reports_file import close_ms
 from hushsum_simulator.demo.local import search, window_to_shuffle
 from hushsum_simulator.errors import SettingsConflictError
 from tests.aggregator.shuffler.shuffled import shuffled_plan

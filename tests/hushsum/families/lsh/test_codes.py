@@ -1,4 +1,4 @@
-"""Codes do not depend on the machine (MATH: codes that do not depend on the machine): always those of the definition.
+"""Codes do not depend on the machine (docs/families.md: the same bytes everywhere): always those of the definition.
 
 Everything is compared with the slow definition in tests/hushsum/families/lsh/reference.py, on the records that tempt a
 fast implementation most: those on the edges of buckets.

@@ -7,11 +7,11 @@ from math import comb
 import numpy as np
 import pytest
 
-from hushsum.privacy import neighbour_graph as module
-from hushsum.privacy.neighbour_graph import Degrees, degree_and_threshold, degrees
+from hushsum.privacy import graph_degree as module
+from hushsum.privacy.graph_degree import Degrees, degree_and_threshold, degrees
 
-# MATH: secure sum, 10 % corrupt and 10 % dropping. Of 1,000 it says 48/27 and that 46/26 also satisfies the bound, of
-# 10,000 it says 54/31 and that 54/30 does: these are the smaller ones, which are what is computed.
+# 10 % corrupt and 10 % dropping. Of 1,000 an independent computation says 48/27 and that 46/26 also satisfies the
+# bound, of 10,000 it says 54/31 and that 54/30 does: these are the smaller ones, which are what is computed.
 HONEST_SERVER = {100: (22, 11), 1000: (46, 26), 10_000: (54, 30)}
 LYING_SERVER = {100: (32, 22), 1000: (96, 67), 10_000: (122, 85)}
 

@@ -13,8 +13,8 @@ from hushsum import GuaranteeError, Plan, PlanError
 from hushsum.privacy.calibration import calibrate
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import ATTEMPTS_MAX, FAILURE, POOL_MAX, Cohort
+from hushsum.privacy.cohort_draw import BAD_DRAW, corrupt_drawn
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.pool import BAD_DRAW, corrupt_drawn
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.verifier import verify
 from hushsum.schema import Table

@@ -11,9 +11,9 @@ from typing_extensions import override
 from edge_client.errors import SpoolError
 from edge_client.runtime import SystemRuntime, T
 from edge_client.spool.changes import Change, Remove, Result, StoredDelta, Submit
-from edge_client.spool.group_commit import SpoolWriter
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_submissions import SiloSubmissions
+from edge_client.spool.write_queue import SpoolWriter
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from tests.edge_client.local_plans import silo_plan
