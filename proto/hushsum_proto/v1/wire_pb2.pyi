@@ -3,7 +3,7 @@
 isort:skip_file
 The wire of Hushsum, version 1: what a client and an aggregator say to each other, and what the log holds.
 
-Rules (WIRE.md): plans, deltas and releases are opaque canonical bytes inside these envelopes; numbers of fields and
+Rules: plans, deltas and releases are opaque canonical bytes inside these envelopes; numbers of fields and
 enum values are never reused; unknown fields are ignored; sizes are bounded by the plan before anything is decoded.
 
 Who calls is proven by a bearer token in the metadata `authorization` ("Bearer ..."), by a client certificate, or on one
