@@ -84,7 +84,8 @@ class Sketch:
         Args:
             records: (n, d); float64, float32, integers or booleans, clipped to the plan's bounds. Sets: a list of n
                 sets or integer arrays, or a scipy CSR matrix. Each row of a list is read by itself. A data frame, an
-                Arrow table, a list of dicts or the path of a CSV, Parquet or ``.npy`` file: by the plan's names.
+                Arrow table, a list of rows with names (dicts, named tuples, dataclasses, Series) or the path of a CSV,
+                Parquet or ``.npy`` file: by the plan's names.
             clients: For unit ``client``: n client ids, one a record, all strings, all bytes or all integers; the
                 contribution bound holds over all additions. Of a table, also the name of a column.
             labels: For a plan with classes: n strings or integers, one a record. Of a table, also the name of a column.
@@ -109,7 +110,7 @@ class Sketch:
                 f"plan {self.plan.name!r} counts randomised reports, which hushsum.local makes of records"
             )
         table = read_table(self.plan, records, labels=labels, clients=clients, columns=columns, by_position=by_position)
-        usable = read(self.plan, table.records, table.labels)
+        usable = read(self.plan, table.records, table.labels, table.ragged)
         problems, numbers = usable.problems, usable.numbers
         contributions = self._bounded(table.clients, usable.kept)
         if problems.records and problems.dropped == problems.records:

@@ -4,31 +4,38 @@ Columns are found by the names that the plan gives them (``record.names``), in w
 plan without names, they are taken by their position only when that is asked for: two columns in the wrong order make
 records that look right and answers that are wrong.
 
-A table's *columns* are its owner's doing, so what is wrong with one is an error for all of it. A list of dicts has no
-columns: each dict is read by itself, and one with other keys drops alone.
+A table's *columns* are its owner's doing, so what is wrong with one is an error for all of it. A list of rows has no
+columns: each row is read by itself. Where the plan names its columns, a row that has names of its own (a mapping, a
+named tuple, a dataclass, a ``pandas.Series``, a ``sqlite3.Row``) is read by them, and one with other names drops alone.
+
+Coordinates of a table are float64, value by value, like those of a list: were the type of a column the one that suits
+all of its values, a missing one would change the last bits of other records. Labels and ids of clients stay what they
+are.
 """
 
 import csv
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum.collection import items_of
 from hushsum.errors import RecordError
-from hushsum.families import SetRecords, VectorRecords
+from hushsum.families import SetRecords, VectorRecords, vectors
 from hushsum.plan import Plan
 
 Floats = npt.NDArray[np.float64]
 #: Which columns to take: their names, or by the name in the plan the one in the table.
 Columns = Sequence[str] | Mapping[str, str]
 _SUFFIXES: Final = (".parquet", ".csv", ".npy")
+_RAGGED_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +46,13 @@ class NamedColumns:
         names: Of the columns, all different.
         column: A column by its name: an array, or whatever holds n values.
         source: Half a sentence for errors: ``the table``, or the name of a file.
+        ragged: Of a CSV: which lines have another number of cells, some of them; their records are missing throughout.
     """
 
     names: tuple[str, ...]
     column: Callable[[str], Any]
     source: str = "the table"
+    ragged: tuple[str, ...] = ()
 
     def numbers(self, names: Sequence[str], *, forgiving: bool = False) -> Floats:
         """Rows of these columns, (n, d): NaN where a value is missing, or is none among numbers.
@@ -117,11 +126,13 @@ class RecordTable:
         records: For :func:`hushsum.usable.read`.
         labels: n of them, or None.
         clients: n ids, or None.
+        ragged: Of a CSV: which lines have another number of cells, some of them; their records cannot be used.
     """
 
     records: Any
     labels: Any
     clients: Any
+    ragged: tuple[str, ...] = ()
 
 
 def read_table(
@@ -138,7 +149,7 @@ def read_table(
     Args:
         plan: What they are collected for.
         records: A pandas or polars data frame (a lazy one is collected), an Arrow table, a mapping of names to columns,
-            a list of dicts, or the path of a ``.csv``, ``.parquet`` or ``.npy`` file.
+            a list of rows with names, one such row, or the path of a ``.csv``, ``.parquet`` or ``.npy`` file.
         labels: For a plan with classes: the name of a column, or n labels.
         clients: For unit ``client``: the name of a column, or n ids.
         columns: The columns to take, where the table has others, too; as a mapping, by the names in the plan.
@@ -148,58 +159,131 @@ def read_table(
         RecordError: A column is missing, is one too many or holds no numbers; the plan names no columns and
             ``by_position`` was not given; or a file cannot be read.
     """
+    chosen = columns is not None or by_position
+    if type(records) is np.ndarray and records.dtype != np.object_ and not chosen:
+        return RecordTable(records, labels, clients)
     if isinstance(columns, str):
         raise RecordError(f"columns: got the one name {columns!r}, expected a list of names, or names by names")
     if isinstance(records, str | PathLike):
-        texts = [name for name in (labels, clients) if isinstance(name, str)]
-        records = read_file(fspath(records), names=plan.collection.names, texts=texts)
-    forgiving = plan.report_sizes is not None  # an error would show that a record came
-    if _is_mapping(records) and not _is_columns(records, forgiving=forgiving):
-        records = [records]  # one record
-    table = table_of(records)
-    if isinstance(plan.record, SetRecords):
-        if table is not None:
-            raise RecordError("records: got a table, this plan collects sets: pass the column that holds them")
-    elif table is not None:
-        others = [name for name in (labels, clients) if isinstance(name, str)]
-        for name in others:
-            table.check(name)
-        wanted = _wanted(plan, table.names, columns, others, by_position=by_position, source=table.source)
-        return RecordTable(
-            table.numbers(wanted, forgiving=forgiving),
-            table.values(labels) if isinstance(labels, str) else labels,
-            table.values(clients) if isinstance(clients, str) else clients,
-        )
-    elif _has_dicts(records):
-        return _read_dicts(plan, records, labels, clients, columns, by_position=by_position)
-    if columns is not None or by_position:
+        records = _read_path(plan, fspath(records), columns, _names_in(labels, clients))
+        if isinstance(records, np.ndarray):
+            return RecordTable(records, labels, clients)
+    by_name = bool(plan.collection.names) or chosen
+    table = None if _is_mapping(records) else table_of(records)
+    if table is None:
+        records = _one_or_many(plan, records, by_name=by_name)
+        table = table_of(records)
+    if table is not None:
+        return _read_columns(plan, table, labels, clients, columns, by_position=by_position)
+    rows = _named_rows(records, by_name=by_name) if isinstance(plan.record, VectorRecords) else None
+    if rows is not None:
+        return _read_rows(plan, rows, labels, clients, columns, by_position=by_position)
+    if chosen:
         raise RecordError("columns: what was given is no table, its columns have no names")
     return RecordTable(records, labels, clients)
 
 
-def _read_dicts(
-    plan: Plan, records: Sequence[Any], labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
+def _names_in(*columns: Any) -> list[str]:
+    """Those columns that are given by their names."""
+    return [name for name in columns if isinstance(name, str)]
+
+
+def _read_path(plan: Plan, path: str, columns: Columns | None, others: Sequence[str]) -> Any:
+    """:func:`read_file` with what the plan and the caller say of its columns."""
+    if isinstance(plan.record, SetRecords):
+        raise RecordError(f"{path}: a table holds no sets, which the plan collects; pass them as a list of sets")
+    found = read_file(path, names=plan.collection.names, columns=columns or (), texts=others)
+    named = [*others, *(columns or ())]
+    if named and isinstance(found, np.ndarray):
+        raise RecordError(f"{path}: its columns have no names, got {named[0]!r}")
+    return found
+
+
+def _read_columns(
+    plan: Plan, table: NamedColumns, labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
 ) -> RecordTable:
-    """Reads each dict of a list by itself; what is no dict stays what it is."""
-    others = [name for name in (labels, clients) if isinstance(name, str)]
-    strict = plan.report_sizes is None and all(map(_is_mapping, records))
-    wanted: list[str] = []
-    if strict or columns is not None or plan.collection.names:
-        wanted = _wanted(plan, None, columns, others, by_position=by_position, source="the list")
-    allowed = None if columns is not None else {*wanted, *others}
-    rows = [_row(record, wanted, allowed) if _is_mapping(record) else record for record in records]
-    if strict and all(row is None for row in rows):
-        first = ", ".join(map(str, records[0]))
-        raise RecordError(f"records: the first has {first}, expected {', '.join(wanted)} in each")
+    if isinstance(plan.record, SetRecords):
+        raise RecordError("records: got a table, this plan collects sets: pass the column that holds them")
+    others = _names_in(labels, clients)
     for name in others:
-        if strict and all(_get(record, name) is None for record in records):
+        table.check(name)
+    wanted = _wanted(plan, table.names, columns, others, by_position=by_position, source=table.source)
+    return RecordTable(
+        table.numbers(wanted, forgiving=plan.report_sizes is not None),  # an error would show that a record came
+        table.values(labels) if isinstance(labels, str) else labels,
+        table.values(clients) if isinstance(clients, str) else clients,
+        table.ragged,
+    )
+
+
+def _one_or_many(plan: Plan, records: Any, *, by_name: bool) -> Any:
+    """A list of one record, where a row with names was given; anything else as it came."""
+    if not isinstance(plan.record, VectorRecords) and not _is_mapping(records):
+        return records
+    row = _fields_of(records) if by_name or _is_mapping(records) else None
+    if row is None:
+        return records
+    # A mapping is a record or a table by itself. A sequence with names may be a batch, whose rows are named.
+    is_sequence = isinstance(records, Sequence) or hasattr(records, "__array__")
+    if is_sequence and not (set(plan.collection.names) & row.keys() or vectors.is_one_record([*row.values()])):
+        return records
+    if _is_columns(row, forgiving=plan.report_sizes is not None):
+        return records if _is_mapping(records) else row
+    return [row]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows, and each as a mapping of its names, or None of one without."""
+
+    items: Sequence[Any]
+    named: Sequence[Mapping[Any, Any] | None]
+
+
+def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
+    """The rows of a sequence; None where none of their types has names, but for mappings unless ``by_name``."""
+    items = vectors.rows_of(vectors.typed(records))
+    if not items:
+        return None
+    has_names = {kind: has_fields(kind) if by_name else _is_mapping_type(kind) for kind in set(map(type, items))}
+    if not any(has_names.values()):
+        return None
+    return _Rows(items, [_fields_of(item) if has_names[type(item)] else None for item in items])
+
+
+def _read_rows(
+    plan: Plan, rows: _Rows, labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
+) -> RecordTable:
+    """Reads each row with names by itself; what has none stays what it is."""
+    others = _names_in(labels, clients)
+    strict = plan.report_sizes is None and None not in rows.named
+    read: list[Any]
+    if by_position and columns is None and not any(map(_is_mapping, rows.items)):  # their names have an order
+        read = [
+            item if row is None else [value for name, value in row.items() if name not in others]
+            for item, row in zip(rows.items, rows.named, strict=True)
+        ]
+    else:
+        wanted: list[str] = []
+        if strict or columns is not None or plan.collection.names:
+            wanted = _wanted(plan, None, columns, others, by_position=by_position, source="the list")
+        allowed = None if columns is not None else {*wanted, *others}
+        read = [
+            item if row is None else _row(row, wanted, allowed)
+            for item, row in zip(rows.items, rows.named, strict=True)
+        ]
+        if strict and all(row is None for row in read):
+            first = ", ".join(map(str, rows.named[0] or ()))
+            raise RecordError(f"records: the first has {first}, expected {', '.join(wanted)} in each")
+    for name in others:
+        if strict and all(_get(row, name) is None for row in rows.named):
             raise RecordError(
                 f"records: none has a value of {name!r}, the key of labels or clients; [{name!r}] would be one"
             )
     return RecordTable(
-        rows,
-        [_get(record, labels) for record in records] if isinstance(labels, str) else labels,
-        [_get(record, clients) for record in records] if isinstance(clients, str) else clients,
+        read,
+        [_get(row, labels) for row in rows.named] if isinstance(labels, str) else labels,
+        [_get(row, clients) for row in rows.named] if isinstance(clients, str) else clients,
     )
 
 
@@ -207,13 +291,19 @@ def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by
     """Points of a table with the plan's columns, in their order; what is no table is returned as it came.
 
     Raises:
-        RecordError: As of :func:`read_table`; or the family answers at something else than points like its records.
+        RecordError: As of :func:`read_table`; a line of a CSV with another number of cells; or the family answers at
+            something else than points like its records.
     """
-    if not _has_dicts(queries) and table_of(queries) is None:
+    if isinstance(queries, str | PathLike):
         return queries
     if isinstance(plan.record, VectorRecords) and plan.family.query_dim != plan.vectors.dim:
-        raise RecordError(f"queries: got a table, expected an array (m, {plan.family.query_dim})")
-    return read_table(plan, queries, columns=columns, by_position=by_position).records
+        if table_of(queries) is not None or _named_rows(queries, by_name=False) is not None:
+            raise RecordError(f"queries: got a table, expected an array (m, {plan.family.query_dim})")
+        return queries
+    table = read_table(plan, queries, columns=columns, by_position=by_position)
+    if table.ragged:
+        raise RecordError(f"queries: {table.ragged[0]}")
+    return table.records
 
 
 def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
@@ -237,13 +327,22 @@ def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
     return None
 
 
-def read_file(path: str | PathLike[str], *, names: Collection[str] = (), texts: Collection[str] = ()) -> Any:
+def read_file(
+    path: str | PathLike[str],
+    *,
+    names: Collection[str] = (),
+    columns: Columns = (),
+    texts: Collection[str | None] = (),
+) -> Any:
     """The rows of a file: :class:`NamedColumns`, or an array (n, d) of a ``.npy`` file.
+
+    A line of a CSV with another number of cells than its first one is a record without values.
 
     Args:
         path: A CSV whose first line holds numbers alone has no names: its columns are ``column 0`` and so on.
         names: Of columns: a first line of these holds names, though they are numbers.
-        texts: Columns of a CSV that hold text, such as labels: ``01`` stays what it is.
+        columns: Columns that are taken as numbers.
+        texts: Other columns of a CSV, which hold text, such as labels: ``01`` stays what it is. None is no column.
 
     Raises:
         RecordError: The file cannot be read.
@@ -258,28 +357,72 @@ def read_file(path: str | PathLike[str], *, names: Collection[str] = (), texts: 
         return _npy(path)
     try:
         import pyarrow as pa
-        from pyarrow import csv as arrow_csv
         from pyarrow import parquet
     except ImportError as error:
         raise RecordError(
             f"{path}: reading CSV and Parquet files needs pyarrow: pip install 'hushsum[files]'"
         ) from error
-    nameless = suffix == ".csv" and _has_no_names(path, names)
     try:
         if suffix == ".parquet":
-            table = parquet.read_table(path)
-        else:
-            table = arrow_csv.read_csv(
-                path,
-                read_options=arrow_csv.ReadOptions(autogenerate_column_names=nameless),
-                convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
-            )
+            return table_of(parquet.read_table(path), str(path))
+        numbers = columns.values() if isinstance(columns, Mapping) else columns
+        return _csv(path, names, [name for name in texts if name is not None and name not in numbers])
     except (pa.ArrowException, OSError) as error:
         what = "a Parquet" if suffix == ".parquet" else "a CSV"
         raise RecordError(f"{path}: not {what} file: {str(error).splitlines()[0]}") from error
+
+
+def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedColumns | None:
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    nameless = _has_no_names(path, names)
+    ragged: list[Any] = []
+
+    def skip(row: Any) -> str:
+        ragged.append(row)
+        return "skip"
+
+    def read(*, use_threads: bool) -> Any:
+        ragged.clear()
+        return arrow_csv.read_csv(
+            path,
+            read_options=arrow_csv.ReadOptions(autogenerate_column_names=nameless, use_threads=use_threads),
+            parse_options=arrow_csv.ParseOptions(invalid_row_handler=skip),
+            convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
+        )
+
+    table = read(use_threads=True)
+    if ragged:
+        table = read(use_threads=False)  # only then rows have numbers
+        first = 1 if nameless else 2  # the number of the first record; empty lines have none
+        places = np.array([row.number - first for row in ragged])
+        numbers = np.zeros(table.num_rows + len(places), np.int64)
+        is_ragged = np.zeros(len(numbers), np.bool_)
+        is_ragged[places] = True
+        numbers[~is_ragged] = np.arange(table.num_rows)
+        table = table.take(pa.array(numbers, mask=is_ragged))
     if nameless:
         table = table.rename_columns([f"column {number}" for number in range(table.num_columns)])
-    return table_of(table, str(path))
+    found = table_of(table, str(path))
+    return found if found is None or not ragged else replace(found, ragged=_ragged_lines(path, ragged))
+
+
+def _ragged_lines(path: Path, rows: Sequence[Any]) -> tuple[str, ...]:
+    """Where the first of Arrow's invalid rows stand in the file, and what is wrong with them."""
+    numbers, found, number = {row.number: row for row in rows[:_RAGGED_SHOWN]}, [], 0
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines, suppress(csv.Error):
+        reader = csv.reader(lines)
+        for cells in reader:
+            number += bool(cells)
+            row = numbers.pop(number, None) if cells else None
+            if row is not None:
+                cell = "cell" if row.actual_columns == 1 else "cells"
+                wrong = f"{row.actual_columns} {cell}, expected {row.expected_columns}"
+                found.append(f"line {reader.line_num} of {path.name}: {wrong}")
+            if not numbers:
+                break
+    return tuple(found)
 
 
 def _named(names: Sequence[Any], keys: Sequence[Any], column: Callable[[Any], Any], source: str) -> NamedColumns:
@@ -352,15 +495,38 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _has_dicts(records: Any) -> bool:
-    return isinstance(records, list | tuple) and any(map(_is_mapping, records))
-
-
 def _is_mapping(record: Any) -> bool:
+    return _is_mapping_type(type(record))
+
+
+def _is_mapping_type(kind: type) -> bool:
+    return issubclass(kind, Mapping)
+
+
+def has_fields(kind: type) -> bool:
+    """Whether rows of a type have names: a mapping, named tuple, dataclass, ``pandas.Series`` or ``sqlite3.Row``."""
     try:
-        return isinstance(record, Mapping)
-    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs one record alone
+        named = is_dataclass(kind) or (issubclass(kind, Sequence) and hasattr(kind, "_fields"))
+        return named or _is_mapping_type(kind) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__"))
+    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs its records alone
         return False
+
+
+def _fields_of(row: Any) -> Mapping[Any, Any] | None:
+    """The values of a row by its names; None of one that has none, or raises when it is read."""
+    try:
+        if _is_mapping(row):
+            return cast("Mapping[Any, Any]", row)
+        if not has_fields(type(row)):
+            return None
+        if is_dataclass(row):
+            return {field.name: getattr(row, field.name) for field in fields(row)}
+        if hasattr(row, "_fields"):
+            return dict(zip(row._fields, row, strict=True))
+        names = list(row.keys())  # of a Series without names of its own, the numbers of its items
+        return {name: row[name] for name in names} if any(isinstance(name, str) for name in names) else None
+    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+        return None
 
 
 def _row(record: Any, names: Sequence[str], allowed: set[str] | None) -> list[Any] | None:

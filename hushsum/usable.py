@@ -3,6 +3,7 @@
 A record that cannot be used drops alone: nothing about it decides what becomes of the others.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -33,6 +34,7 @@ class RecordProblems:
         labels: Some of the labels that the plan does not have.
         clipped: How many of the usable ones lie outside the plan's bounds, and are moved to them.
         columns: How many of these lie outside in each column, by its name; columns without any are left out.
+        lines: Of records of a file: some of the unreadable ones, each with its line and what is wrong with it.
     """
 
     records: int
@@ -41,6 +43,20 @@ class RecordProblems:
     labels: tuple[str, ...] = ()
     clipped: int = 0
     columns: tuple[tuple[str, int], ...] = ()
+    lines: tuple[str, ...] = ()
+
+    def __add__(self, other: "RecordProblems") -> "RecordProblems":
+        """The problems of both: of records that were given one batch after the other."""
+        columns = Counter(dict(self.columns)) + Counter(dict(other.columns))
+        return RecordProblems(
+            self.records + other.records,
+            self.unreadable + other.unreadable,
+            self.unlabelled + other.unlabelled,
+            tuple(dict.fromkeys((*self.labels, *other.labels)))[:_LABELS_SHOWN],
+            self.clipped + other.clipped,
+            tuple(columns.items()),
+            (*self.lines, *other.lines),
+        )
 
     @property
     def dropped(self) -> int:
@@ -59,8 +75,9 @@ class RecordProblems:
         """Why records cannot be used, half a sentence."""
         reasons = []
         if self.unreadable:
+            some = f", such as {', '.join(self.lines)}" if self.lines else ""
             reasons.append(
-                f"{self.unreadable} cannot be read (NaN, infinity, an empty set, or another number of columns)"
+                f"{self.unreadable} cannot be read (NaN, infinity, an empty set, or another number of columns){some}"
             )
         if self.unlabelled:
             some = f", such as {', '.join(map(repr, self.labels))}" if self.labels else ""
@@ -100,13 +117,14 @@ class UsableRecords:
         return self.classes[self.classes >= 0]
 
 
-def read(plan: Plan, records: Any, labels: object = None) -> UsableRecords:
+def read(plan: Plan, records: Any, labels: object = None, lines: tuple[str, ...] = ()) -> UsableRecords:
     """Reads records as :meth:`hushsum.Sketch.add` takes them: an array, sets, or a list.
 
     Args:
         plan: What they are collected for.
         records: n of them.
         labels: For a plan with classes: n strings or integers.
+        lines: Of :class:`RecordProblems`.
 
     Raises:
         RecordError: The array, or the number or the type of all labels, is wrong; nothing that one record decides.
@@ -124,7 +142,9 @@ def read(plan: Plan, records: Any, labels: object = None) -> UsableRecords:
     if unlabelled.any():
         accepted = accepted[classes[kept] >= 0]
     classes[unreadable] = -1
-    problems = RecordProblems(len(kept), int(unreadable.sum()), int(unlabelled.sum()), _unknown(given, unlabelled))
+    problems = RecordProblems(
+        len(kept), int(unreadable.sum()), int(unlabelled.sum()), _unknown(given, unlabelled), lines=lines
+    )
     if vectors is not None:
         usable = classes >= 0
         some = np.asarray(records) if usable.all() else np.asarray(records)[usable]

@@ -79,8 +79,8 @@ class Universe:
         they are sorted and all sets are kept.
 
         Args:
-            records: A list or an array of objects, of n sets or integer arrays of one axis, a pyarrow array of lists,
-                or an (n, universe) scipy CSR matrix whose stored entries are the ids.
+            records: A list, an array of objects or a column of a data frame, of n sets or integer arrays of one axis,
+                a pyarrow array of lists, or an (n, universe) scipy CSR matrix whose stored entries are the ids.
 
         Raises:
             RecordError: Neither, or a CSR matrix of another width or type. What the items of a list are never raises.
@@ -132,6 +132,8 @@ class Universe:
             return self._read_csr(sets, what)
         if hasattr(sets, "to_pylist"):  # pyarrow's lists
             sets = sets.to_pylist()
+        elif hasattr(sets, "to_list"):  # a column of pandas or polars
+            sets = sets.to_list()
         if isinstance(sets, np.ndarray) and sets.dtype == np.object_ and sets.ndim:
             sets = sets.tolist()
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):

@@ -1,9 +1,12 @@
 """Tables are read by the names of the plan's columns, in any order, and by position only where that is asked for."""
 
+import sqlite3
 import warnings
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -166,6 +169,135 @@ def test_a_label_that_is_missing_in_a_table_drops_its_record_alone() -> None:
         Sketch(plan).add(pd.DataFrame(columns), labels="a")
 
 
+class Point(NamedTuple):
+    y: Any
+    x: Any
+
+
+@dataclass
+class DataPoint:
+    y: Any
+    x: Any
+
+
+class Labelled(NamedTuple):
+    kind: str
+    y: float
+    x: float
+
+
+def as_sqlite_row(point: Point) -> sqlite3.Row:
+    database = sqlite3.connect(":memory:")
+    database.row_factory = sqlite3.Row
+    row: sqlite3.Row = database.execute("SELECT ? AS y, ? AS x", [float(value) for value in point]).fetchone()
+    return row
+
+
+ROWS: dict[str, Callable[[Point], Any]] = {
+    "dict": lambda point: point._asdict(),
+    "namedtuple": lambda point: point,
+    "dataclass": lambda point: DataPoint(*point),
+    "series": lambda point: pd.Series(point._asdict()),
+    "sqlite": as_sqlite_row,
+}
+POINTS = [Point(y, x) for x, y in zip(X, Y, strict=True)]
+
+
+@pytest.fixture(params=ROWS)
+def row(request: pytest.FixtureRequest) -> Callable[[Point], Any]:
+    return ROWS[request.param]
+
+
+def test_rows_with_names_are_read_by_them(row: Callable[[Point], Any]) -> None:
+    rows, objects = [row(point) for point in POINTS], np.empty(len(POINTS), np.object_)
+    for place, item in enumerate(rows):
+        objects[place] = item
+    for records in (rows, tuple(rows), deque(rows), objects, pd.Series(rows)):
+        assert np.array_equal(Sketch(NAMED).add(records).counters, EXPECTED)
+    first = Sketch(NAMED).add([[X[0], Y[0]]]).counters
+    assert np.array_equal(Sketch(NAMED).add(row(POINTS[0])).counters, first)
+    mixed = Sketch(NAMED).add([*rows[:-1], [X[-1], Y[-1]]])  # the last has no names, and is read by its places
+    assert np.array_equal(mixed.counters, EXPECTED)
+
+
+def test_rows_with_other_names_are_refused_or_mapped(row: Callable[[Point], Any]) -> None:
+    plan = small_plan(record={"names": ["east", "north"]})
+    rows = [row(point) for point in POINTS]
+    with pytest.raises(RecordError, match="the first has y, x, expected east, north in each"):
+        Sketch(plan).add(rows)
+    mapped = Sketch(plan).add(rows, columns={"east": "x", "north": "y"})
+    assert np.array_equal(mapped.counters, EXPECTED)
+    chosen = Sketch(small_plan()).add(rows, columns=["x", "y"])
+    assert np.array_equal(chosen.counters, EXPECTED)
+
+
+def test_rows_with_ordered_names_are_read_by_position_only_if_asked_to() -> None:
+    for kind in ("namedtuple", "dataclass", "series", "sqlite"):
+        rows = [ROWS[kind](Point(x, y)) for x, y in zip(X, Y, strict=True)]  # called y, x
+        for plan in (NAMED, small_plan()):
+            assert np.array_equal(Sketch(plan).add(rows, by_position=True).counters, EXPECTED)
+    with pytest.raises(RecordError, match="the keys of dicts have no order"):
+        Sketch(NAMED).add([point._asdict() for point in POINTS], by_position=True)
+
+
+def test_rows_without_names_stay_what_they_are() -> None:
+    rows = np.column_stack([X, Y])
+    for records in ([pd.Series(row) for row in rows], pd.Series([*rows], index=[f"id {n}" for n in range(50)])):
+        assert np.array_equal(Sketch(NAMED).add(records).counters, EXPECTED)
+    assert np.array_equal(Sketch(small_plan()).add([Point(x, y) for x, y in rows]).counters, EXPECTED)
+
+
+def test_labels_may_be_fields_of_rows() -> None:
+    plan = classed_plan("a", "b", record={"names": ["x", "y"]})
+    rows = [Labelled("ab"[n % 2], y, x) for n, (x, y) in enumerate(zip(X, Y, strict=True))]
+    expected = Sketch(plan).add(np.column_stack([X, Y]), labels=list("ab" * 25))
+    assert np.array_equal(Sketch(plan).add(rows, labels="kind").counters, expected.counters)
+
+
+@pytest.mark.parametrize("kind", ["namedtuple", "dataclass", "series"])
+@pytest.mark.parametrize("odd", ["n/a", None, [1, 2], {}])
+def test_no_row_decides_about_other_rows(kind: str, odd: Any) -> None:
+    rows = [ROWS[kind](Point(1.0, x)) for x in (0.1, odd, 0.3)]
+    expected = Sketch(NAMED).add([[0.1, 1.0], [0.3, 1.0]])
+    with pytest.warns(DroppedRecordsWarning, match="1 of 3 records"):
+        assert np.array_equal(Sketch(NAMED).add(rows).counters, expected.counters)
+    plan = small_plan(record={"names": ["x", "y"]}, privacy={"mode": "local"})
+    for records in (rows, rows[1]):
+        assert len(reports(plan, read_table(plan, records).records, None, OsEntropy())[0]) == (
+            3 if records is rows else 1
+        )
+
+
+def test_integers_that_float64_does_not_hold_stay_exact_as_labels_and_ids(form: Callable[..., Any]) -> None:
+    first, other = 2**53, 2**53 + 1
+    names: dict[str, Any] = {"record": {"names": ["x", "y"]}, "privacy": {"unit": "client", "records_per_client": 1}}
+    columns = {
+        "x": [1.0, 2.0, 3.0],
+        "y": [1.0, 2.0, 3.0],
+        "kind": [first, other, other],
+        "who": [first, other, other + 1],
+    }
+    for plan, counts in (
+        (classed_plan(str(first), str(other), **names), [1, 2]),
+        (classed_plan(str(other), "z", **names), [2, 0]),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DroppedRecordsWarning)
+            sketch = Sketch(plan).add(form(columns), labels="kind", clients="who")
+        assert (sketch.counts // plan.privacy.mechanism.count_scale).tolist() == counts
+
+
+def test_a_column_of_sets_is_read_from_any_table() -> None:
+    sets = [[3, 1], [2], [1, 3, 1]]
+    expected = Sketch(set_plan()).add([{1, 3}, {2}, {1, 3}]).counters
+    for column in (
+        pd.DataFrame({"ids": sets})["ids"],
+        pl.DataFrame({"ids": sets})["ids"],
+        pa.table({"ids": sets})["ids"],
+    ):
+        assert np.array_equal(Sketch(set_plan()).add(column).counters, expected)
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     frame = pd.DataFrame(np.ones((2, 3)), columns=["x", "y", "x"])
     with pytest.raises(RecordError, match="two columns are called 'x'"):
@@ -323,7 +455,7 @@ def test_labels_may_be_read_once() -> None:
         ("a.txt", b"", "expected a file that ends in .parquet, .csv, .npy, got '.txt'"),
         ("a.npy", b"no array", "not a NumPy array file"),
         ("a.parquet", b"no table", "not a Parquet file"),
-        ("a.csv", b"x,y\n1,2,3\n", "not a CSV file"),
+        ("a.csv", b"x,y\n1,2,3\n", "none of 1 can be used: .* line 2 of a.csv: 3 cells, expected 2"),
         ("a.csv", b"\xff\xfe\x00", "not a CSV file in UTF-8"),
         ("none.csv", None, "no such file"),
     ],
@@ -333,6 +465,41 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(RecordError, match=text):
         Sketch(NAMED).add(tmp_path / name)
+
+
+RAGGED = 'x,y,kind\n1,2,a\n\n3,4,"a\nb"\n5,6\n3,4,b\n7,8,a,9\n'
+
+
+def test_a_line_of_a_csv_with_another_number_of_cells_is_one_record_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(RAGGED)
+    table = read_file(tmp_path / "a.csv", texts=["kind"])
+    expected = np.array([[1, 2], [3, 4], [np.nan, np.nan], [3, 4], [np.nan, np.nan]])
+    assert np.array_equal(table.numbers(["x", "y"]), expected, equal_nan=True)
+    assert list(table.values("kind")) == ["a", "a\nb", None, "b", None]
+    plan = classed_plan("a", "b", record={"names": ["x", "y"]})
+    said = (
+        r"3 of 5 records were left out: 2 cannot be read \(NaN, infinity, an empty set, or another number of columns"
+        r"\), such as line 6 of a.csv: 2 cells, expected 3, line 8 of a.csv: 4 cells, expected 3; 1 without a label"
+    )
+    with pytest.warns(DroppedRecordsWarning, match=said):
+        assert Sketch(plan).add(tmp_path / "a.csv", labels="kind").records == 2
+    with pytest.warns(DroppedRecordsWarning, match="2 of 5"):
+        assert (
+            Sketch(plan).add(tmp_path / "a.csv", columns=["x", "y"], labels=list("abbab")).counts.tolist()
+            == (np.array([2, 1]) * plan.privacy.mechanism.count_scale).tolist()
+        )
+    local = small_plan(record={"names": ["x", "y"]}, privacy={"mode": "local"})
+    records = read_table(local, tmp_path / "a.csv", columns=["x", "y"]).records
+    assert len(reports(local, records, None, OsEntropy())[0]) == 5
+
+
+def test_a_ragged_line_of_a_long_file_without_names_is_found(tmp_path: Path) -> None:
+    lines = ["1,2"] * 300_000
+    lines[250_000] = "1"
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    table = read_file(tmp_path / "a.csv")
+    assert np.flatnonzero(np.isnan(table.numbers(table.names)[:, 0])).tolist() == [250_000]
+    assert table.ragged == ("line 250001 of a.csv: 1 cell, expected 2",)
 
 
 def test_queries_of_a_table_are_read_by_name(form: Callable[..., Any]) -> None:
