@@ -3,9 +3,12 @@
 import asyncio
 import os
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,6 +21,7 @@ from edge_client.participation.silo import SiloMode
 from edge_client.plan_fetch import RetryPolicy, pinned_plan
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
+from edge_client.spool.changes import Add
 from edge_client.spool.spool import Spool
 from edge_client.stats import SendStats, Stats, UnreportedRejections
 from edge_client.transport.grpc import GrpcTransport
@@ -27,7 +31,8 @@ from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.signing import SigningKey
-from hushsum.tables import Columns, read_file, read_table
+from hushsum.tables import Columns, RecordTable, read_table
+from hushsum.usable import RecordProblems
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.credentials import Credentials
 
@@ -109,6 +114,8 @@ class EdgeClient:
         self._spool: Spool | None = None
         self._mode: Mode | None = None
         self._unreported = UnreportedRejections()
+        self._before: Mapping[str, int] = {}
+        self._problems = RecordProblems(0)
 
     async def __aenter__(self) -> Self:
         """Starts the client.
@@ -178,7 +185,21 @@ class EdgeClient:
     def tallies(self) -> Stats:
         """What became of everything that was added; readable after the end, too."""
         kept = {} if self._spool is None else self._spool.tallies
-        return Stats.of(kept, SendStats() if self._mode is None else self._mode.sends)
+        return Stats.of(kept, self._sends)
+
+    @property
+    def tallies_since_start(self) -> Stats:
+        """What became of what was added since this client started: of no delta that it found in its spool."""
+        kept = Counter({} if self._spool is None else self._spool.tallies)
+        kept.subtract(self._before)
+        if self._mode is not None:
+            kept.subtract(self._mode.earlier)
+        return Stats.of({name: count for name, count in kept.items() if count}, self._sends)
+
+    @property
+    def problems(self) -> RecordProblems:
+        """What was wrong with some of all records that were added since this client started."""
+        return self._problems
 
     @property
     def account(self) -> Account | None:
@@ -216,11 +237,11 @@ class EdgeClient:
 
         Args:
             records: (n, d), or (d,) for one; floats or integers. Sets: n sets or integer arrays, one array alone, or a
-                scipy CSR matrix. A table (a data frame, an Arrow table, a list of dicts, one dict, the path of a CSV,
-                Parquet or ``.npy`` file) is read by the plan's names of columns. A record that cannot be used (NaN,
-                infinity, an empty set, an unknown label) is left out alone, with a :class:`DroppedRecordsWarning`.
-                Under a plan of reports it sends one that is uniformly random, which counts towards a bound of records:
-                its absence would show.
+                scipy CSR matrix. A table (a data frame, an Arrow table, rows with names or one of them, the path of a
+                CSV, Parquet or ``.npy`` file) is read by the plan's names of columns, off the event loop. A record that
+                cannot be used (NaN, infinity, an empty set, an unknown label) is left out alone, with a
+                :class:`DroppedRecordsWarning`. Under a plan of reports it sends one that is uniformly random, which
+                counts towards a bound of records: its absence would show.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
             labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
                 also the name of a column.
@@ -237,24 +258,25 @@ class EdgeClient:
             AccountError: Of reports: this device's own account does not pay for the window.
             EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago.
             SpoolError: The spool cannot be written, or is full.
+            ClientStateError: The client is not running, or was closed meanwhile; nothing was taken.
             SessionRefusedError: The service has ended the session for good.
         """
         mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
-        if isinstance(records, str | os.PathLike):
-            records = await self._runtime.computing(read_file, records)
-        table = read_table(mode.plan, records, labels=labels, columns=columns, by_position=by_position)
-        mine = copied(table.records)  # the caller may reuse its array
-        given = None if table.labels is None else label_list(table.labels)
+        mine = copied(records)  # the caller may reuse its array
+        given = labels if labels is None or isinstance(labels, str) else label_list(labels)
+        read = partial(read_table, mode.plan, mine, labels=given, columns=columns, by_position=by_position)
         await mode.caught_up()
+        self._working()  # it may have ended in the meantime
         window = mode.plan.window.index_at(now_ms)
-        addition = await self._runtime.computing(mode.encode, mine, window, given)
+        addition = await self._runtime.computing(_encoded, mode, read, window)
         if not (addition.dropped or addition.contributed):
             return
-        self._working()  # it may have ended in the meantime
+        self._working()
         for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
             warnings.warn(warning, stacklevel=2)
         stored = await asyncio.shield(mode.put(addition))  # stored even if this is cancelled
+        self._problems += addition.problems
         for warning in left_out(addition, stored):
             warnings.warn(warning, stacklevel=2)
 
@@ -302,6 +324,7 @@ class EdgeClient:
             transport = self._transport(spool.client_id)
         context = ClientContext(spool, plan, transport, retry, self._key, self._note)
         self._mode = await _MODES[plan.privacy.mode, plan.privacy.is_silo].open(context)
+        self._before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
 
     def _transport(self, client_id: str | None) -> GrpcTransport:
@@ -314,6 +337,10 @@ class EdgeClient:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:
             self._own_runtime.close()
+
+    @property
+    def _sends(self) -> SendStats:
+        return SendStats() if self._mode is None else self._mode.sends
 
     def _started(self) -> Mode:
         if self._mode is None:
@@ -333,6 +360,15 @@ class EdgeClient:
         # What becomes of a silo's submission, NotCountedError tells.
         if answer.status is Status.REFUSED or not mode.plan.privacy.is_silo:
             self._unreported.add(answer)
+
+
+def _encoded(mode: Mode, read: Callable[[], RecordTable], window: int) -> Add:
+    """Reads and hashes records; takes as long as a file or a frame is."""
+    table = read()
+    addition = mode.encode(table.records, window, None if table.labels is None else label_list(table.labels))
+    if not table.ragged:
+        return addition
+    return replace(addition, problems=replace(addition.problems, lines=table.ragged))
 
 
 def _not_running() -> ClientStateError:

@@ -6,8 +6,9 @@ own, drawn at random: it carries neither the spool's stream nor any other batch'
 
 import operator
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ from hushsum.families import SetRecords, vectors
 from hushsum.local import reports as encoding
 from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
+from hushsum.tables import has_fields
 from hushsum.usable import read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
@@ -154,20 +156,26 @@ def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[Hushsum
 
 
 def copied(records: Any) -> Any:
-    """A copy that the caller does not write to, of whatever NumPy reads, lists of it, or a CSR matrix."""
+    """A copy that the caller does not write to, of whatever NumPy reads, lists of it, a CSR matrix or a table."""
     if isinstance(records, np.ndarray) or hasattr(records, "indptr"):
         mine = records.copy()
         if isinstance(mine, np.ndarray) and mine.dtype == np.object_:
             for place, item in np.ndenumerate(records):
                 mine[place] = _copied_item(item)
         return mine
-    rows = vectors.rows_of(records)
+    if isinstance(records, Mapping):
+        return {name: _copied_item(column) for name, column in records.items()}
+    if hasattr(records, "columns") and hasattr(records, "shape"):  # a data frame of pandas or polars
+        return records.copy() if hasattr(records, "copy") else copy(records)
+    rows = None if has_fields(type(records)) else vectors.rows_of(records)
     if rows is not None:
         return [_copied_item(item) for item in rows]
     return _copied_item(records)
 
 
 def _copied_item(item: Any) -> Any:
+    if type(item) in (list, tuple):
+        return list(item)
     try:
         return _copy_of(item)
     except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: None is dropped alone
@@ -177,6 +185,8 @@ def _copied_item(item: Any) -> Any:
 def _copy_of(item: Any) -> Any:
     if isinstance(item, range):  # which never changes, and may be of any length
         return item
+    if has_fields(type(item)):  # by which it may be read
+        return _copied_fields(item)
     rows = vectors.rows_of(item)
     if rows is not None:
         return rows
@@ -186,6 +196,16 @@ def _copy_of(item: Any) -> Any:
     if unchanging or not (hasattr(item, "__array__") or isinstance(item, array | memoryview | bytearray)):
         return item
     return np.asarray(item).copy()
+
+
+def _copied_fields(row: Any) -> Any:
+    if isinstance(row, Mapping):
+        return dict(row)
+    if hasattr(row, "_make"):  # a named tuple
+        return row._make(map(_copied_item, row))
+    if is_dataclass(row):
+        return copy(row)
+    return row.copy() if hasattr(row, "copy") else row  # a Series; a row of SQLite never changes
 
 
 def _several(plan: Plan, records: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
+from edge_client.errors import ClientStateError
 from hushsum.entropy import Entropy
 
 _DOUBLINGS_MAX: Final = 62
@@ -71,6 +72,7 @@ class SystemRuntime:
     def __init__(self, threads: int = 2) -> None:
         self._hashing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-hash")
         self._spools = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-spool")
+        self._closed = False
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -85,13 +87,19 @@ class SystemRuntime:
         return asyncio.create_task(work, name=name)
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._spools, lambda: function(*arguments))
+        return await self._run_in(self._spools, function, *arguments)
 
     async def computing(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._hashing, lambda: function(*arguments))
+        return await self._run_in(self._hashing, function, *arguments)
+
+    async def _run_in(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
+        if self._closed:
+            raise ClientStateError("this client was closed meanwhile; what has no answer stays in the spool")
+        return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments))
 
     def close(self) -> None:
-        """Lets the threads end once they are idle; nothing can be run any more."""
+        """Lets the threads end once they are idle; what is to be run from now on raises ``ClientStateError``."""
+        self._closed = True
         for threads in (self._hashing, self._spools):
             threads.shutdown(wait=False)
 

@@ -1,7 +1,9 @@
 """`hushsum send`: contributes a file's records, as a device does."""
 
 import warnings
+from collections import Counter
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,8 +112,8 @@ def send(  # noqa: PLR0913  one argument an option
     )
     file = RecordFile(data, chosen_columns(columns), label_column, by_position)
     with Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress:
-        before, after = asyncio.run(_contribute(client, file, timeout_s, progress))
-    sent = _difference(after, before)
+        before = asyncio.run(_contribute(client, file, timeout_s, progress))
+    sent, after = client.tallies_since_start, client.tallies
     shown = after if lifetime else sent
     numbers = {name: getattr(shown, name) for name in shown.__dataclass_fields__ if name != "refused"}
     if as_json:
@@ -119,8 +121,10 @@ def send(  # noqa: PLR0913  one argument an option
     elif lifetime:
         print_pairs([(name.replace("_", " "), f"{count:,}") for name, count in numbers.items()])
     else:
+        if earlier := _answers(after) - _answers(before) - _answers(sent):  # to what waited in the spool
+            click.echo(f"deltas of earlier runs: {_listed(earlier)}")
         click.echo(_summary(sent))
-    return int(_uncounted(sent) > 0)
+    return int(_uncounted(after) > _uncounted(before))
 
 
 class RecordFile(NamedTuple):
@@ -130,19 +134,6 @@ class RecordFile(NamedTuple):
     columns: "Columns | None"
     label_column: str | None
     by_position: bool
-
-
-def _difference(after: "Stats", before: "Stats") -> "Stats":
-    """What was counted between two moments."""
-    from dataclasses import fields, replace
-
-    refused = {name: count - before.refused.get(name, 0) for name, count in after.refused.items()}
-    numbers = {
-        each.name: getattr(after, each.name) - getattr(before, each.name)
-        for each in fields(after)
-        if each.name != "refused"
-    }
-    return replace(after, **numbers, refused={name: count for name, count in refused.items() if count})
 
 
 def _uncounted(sent: "Stats") -> int:
@@ -159,22 +150,29 @@ def _summary(sent: "Stats") -> str:
         return f"{records}: {sent.submissions_counted} windows counted, {sent.submissions_lost} not"
     if sent.records_absent:
         return f"{records}: {sent.records_absent:,} of a window in which this client does not take part"
-    counts = {"acknowledged": sent.acknowledged, "counted": sent.counted, "late": sent.late, "unknown": sent.unknown}
-    counts |= {f"refused for {name}": count for name, count in sent.refused.items()}
-    answers = {name: count for name, count in counts.items() if count}
+    answers = _answers(sent)
     if list(answers) == ["acknowledged"] and sent.acknowledged == sent.deltas:
         return f"{records}: {sent.records:,} acknowledged"
-    each = ", ".join(f"{count:,} {name}" for name, count in answers.items()) or "no answer yet"
-    return f"{records} in {sent.deltas:,} delta{'' if sent.deltas == 1 else 's'}: {each}"
+    return f"{records} in {sent.deltas:,} delta{'' if sent.deltas == 1 else 's'}: {_listed(answers)}"
 
 
-async def _contribute(
-    client: "EdgeClient", file: RecordFile, timeout_s: float | None, progress: "Progress"
-) -> "tuple[Stats, Stats]":
+def _answers(stats: "Stats") -> Counter[str]:
+    """How many deltas have which answer."""
+    names = ("acknowledged", "counted", "late", "unknown")
+    counts = {name: getattr(stats, name) for name in names}
+    counts |= {f"refused for {name}": count for name, count in stats.refused.items()}
+    return Counter({name: count for name, count in counts.items() if count})
+
+
+def _listed(answers: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in answers.items()) or "no answer yet"
+
+
+async def _contribute(client: "EdgeClient", file: RecordFile, timeout_s: float | None, progress: "Progress") -> "Stats":
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say.
 
     Returns:
-        What this spool has counted before and after.
+        What this spool had counted before.
     """
     from edge_client import EdgeError
     from hushsum import ContributionError
@@ -194,7 +192,7 @@ async def _contribute(
         answered = progress.bar("waiting for answers", None)
         await client.flush(timeout_s)
         answered(1)
-    return before, client.tallies
+    return before
 
 
 def _takes_part(plan: "Plan") -> bool:
@@ -209,25 +207,24 @@ async def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> 
 
     from hushsum.collection import label_list
     from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, RecordError
-    from hushsum.usable import read
 
-    plan = client.plan
-    table = await asyncio.to_thread(_read, plan, file)
-    records = table.records
-    labels = None if table.labels is None else label_list(table.labels)
-    problems = (await asyncio.to_thread(read, plan, records, labels)).problems
-    for warning in problems.warnings():
-        warnings.warn(warning, stacklevel=1)
-    if problems.dropped == problems.records and plan.report_sizes is None:  # else each sends a random report
-        raise RecordError(f"{file.path}: none of {problems.records} records can be used: {problems.reasons}")
+    table = await asyncio.to_thread(_read, client.plan, file)
+    records, labels = table.records, None if table.labels is None else label_list(table.labels)
     added = progress.bar("records hashed", len(records))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DroppedRecordsWarning)  # said above, of the whole file
-        warnings.simplefilter("ignore", ClippedRecordsWarning)
-        for start in range(0, len(records), _BATCH):
-            batch = slice(start, start + _BATCH)
-            await client.add(records[batch], labels=None if labels is None else labels[batch])
-            added(min(start + _BATCH, len(records)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DroppedRecordsWarning)  # said below, of the whole file
+            warnings.simplefilter("ignore", ClippedRecordsWarning)
+            for start in range(0, len(records), _BATCH):
+                batch = slice(start, start + _BATCH)
+                await client.add(records[batch], labels=None if labels is None else labels[batch])
+                added(min(start + _BATCH, len(records)))
+    finally:
+        problems = replace(client.problems, lines=table.ragged)
+        for warning in problems.warnings():
+            warnings.warn(warning, stacklevel=1)
+    if problems.dropped == problems.records and client.plan.report_sizes is None:  # else each sends a random report
+        raise RecordError(f"{file.path}: none of {problems.records} records can be used: {problems.reasons}")
 
 
 def _read(plan: "Plan", file: RecordFile) -> "RecordTable":
@@ -237,24 +234,14 @@ def _read(plan: "Plan", file: RecordFile) -> "RecordTable":
         RecordError: They do not fit the plan, or there are none.
     """
     from hushsum.errors import RecordError
-    from hushsum.families import SetRecords
-    from hushsum.tables import NamedColumns, RecordTable, read_file, read_table
+    from hushsum.tables import read_table
 
-    if isinstance(plan.record, SetRecords):
-        raise RecordError(f"{file.path}: a table holds no sets, which the plan collects; send them by edge_client")
     if plan.classes and file.label_column is None:
         some = ", ".join(map(repr, plan.classes[:8])) + (", ..." if len(plan.classes) > 8 else "")
         raise RecordError(f"{file.path}: the plan has classes ({some}); name the labels with --label-column")
     if file.label_column is not None and not plan.classes:
         raise RecordError(f"{file.path}: the plan has no classes, so --label-column has no use here")
-    texts = [] if file.label_column is None else [file.label_column]
-    found = read_file(file.path, names=plan.collection.names, texts=texts)
-    if isinstance(found, NamedColumns):
-        table = read_table(plan, found, labels=file.label_column, columns=file.columns, by_position=file.by_position)
-    elif file.columns is None and file.label_column is None:
-        table = RecordTable(found, None, None)
-    else:
-        raise RecordError(f"{file.path}: its columns have no names, for --columns or --label-column to name")
+    table = read_table(plan, file.path, labels=file.label_column, columns=file.columns, by_position=file.by_position)
     if not len(table.records):
         raise RecordError(f"{file.path}: expected at least one record, got none")
     return table

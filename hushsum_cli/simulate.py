@@ -11,10 +11,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from hushsum_cli.columns import chosen_columns
 from hushsum_cli.output import ExactNumber, examples
 from hushsum_cli.output import as_json as as_json_option
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_COLUMNS = (
+    "The columns of --data to take: names with commas, or PLAN=FILE pairs where the --plan calls them otherwise. "
+    "Default: those of the --plan by their names, or all."
+)
 _MODES = ("central", "secure", "local")
 _MODE = (
     "Who draws the noise: the server at the end; or the clients together, so that no server sees more than a cohort's "
@@ -52,7 +57,7 @@ class _Delta(ExactNumber):
     ),
 )
 @click.option("--data", type=_FILE, help="Your records: .parquet, .csv or .npy. Default: the pixels of china.jpg.")
-@click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
+@click.option("--columns", help=_COLUMNS)
 @click.option("--label-column", help="For a --plan with classes: the column of --data that holds each record's label.")
 @click.option("--plan", type=_FILE, help="plan.toml or plan.json. Default: one that fits the records.")
 @click.option(
@@ -104,7 +109,7 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     from hushsum_simulator.demo.summary import print_summary
     from hushsum_simulator.progress import Bars, Lines, Quiet
 
-    settings = RunSettings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))
+    settings = RunSettings(columns=chosen_columns(columns) or (), **_with_defaults(choices))
     with _terminated_like_interrupted():
         if sys.stderr.isatty():
             with Bars() as bars:

@@ -5,7 +5,7 @@ order into uneven parts, so that clients differ as devices do. Releases are comp
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.plan import Plan
-from hushsum.tables import NamedColumns, read_file
+from hushsum.tables import Columns, NamedColumns, read_file, read_table
 from hushsum_simulator.errors import RecordsError
 from hushsum_simulator.progress import Bar
 
@@ -48,23 +48,31 @@ def photograph() -> Records:
     return Records(pixels, ("red", "green", "blue"), f"the pixels of {_PHOTOGRAPH}")
 
 
-def load(path: Path, columns: Sequence[str] = (), label_column: str | None = None) -> Records:
+def load(path: Path, columns: Columns = (), label_column: str | None = None, plan: Plan | None = None) -> Records:
     """Reads the rows of a ``.parquet``, ``.csv`` or ``.npy`` file (:func:`hushsum.tables.read_file`).
 
     Args:
         path: A CSV may start with a line of names; an array of one axis is one column.
-        columns: Names of the columns to take, in this order; by default all but the labels.
+        columns: Names of the columns to take, in this order; by default all but the labels. As a mapping, by the names
+            in the plan.
         label_column: Its labels are strings, or integers, which become their decimal text.
+        plan: Where it names its columns, those are taken, in its order.
 
     Raises:
         RecordError: The file cannot be read, or a column holds no numbers, or no labels.
         RecordsError: It holds no records.
     """
-    texts = [] if label_column is None or label_column in columns else [label_column]
-    read, labels = read_file(path, texts=texts), None
+    expected = () if plan is None else plan.collection.names
+    if isinstance(columns, Mapping) and not expected:
+        raise RecordsError(f"{path}: only the columns of a --plan that names them (record.names) can be mapped")
+    read, labels = read_file(path, names=expected, columns=columns, texts=[label_column]), None
     if isinstance(read, NamedColumns):
-        names = tuple(columns) or tuple(name for name in read.names if name != label_column)
-        values = read.numbers(names)
+        if plan is not None and expected:
+            names = expected
+            values = read_table(plan, read, labels=label_column, columns=columns or None).records
+        else:
+            names = tuple(columns) or tuple(name for name in read.names if name != label_column)
+            values = read.numbers(names)
         labels = None if label_column is None else _labels(read, label_column)
     else:
         names = tuple(f"column {index}" for index in range(read.shape[1]))

@@ -13,6 +13,7 @@ from hushsum.errors import PlanError
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.privacy.local_mode import REPORT
+from hushsum.tables import Columns
 from hushsum_simulator import plans
 from hushsum_simulator.data import ClientRecords, Floats, Records, deal, hold_out, load, photograph
 from hushsum_simulator.errors import RecordsError
@@ -30,7 +31,7 @@ class RunSettings:
 
     Attributes:
         data: File of the user's records; None for the photograph's.
-        columns: Of the user's records, by default all.
+        columns: Of the user's records, by default all; as a mapping, by the names in the plan.
         label_column: Of the user's records, for a plan with classes.
         plan: A plan file; None makes a plan that fits the records.
         clients: Number of clients that the records are dealt out to.
@@ -53,7 +54,7 @@ class RunSettings:
     """
 
     data: Path | None = None
-    columns: tuple[str, ...] = ()
+    columns: Columns = ()
     label_column: str | None = None
     plan: Path | None = None
     clients: int = 200
@@ -118,7 +119,11 @@ def gather(settings: RunSettings, progress: Progress) -> Material:
         SettingsConflictError: Options exclude each other.
     """
     declared = _declared(settings)
-    source = photograph() if settings.data is None else load(settings.data, settings.columns, settings.label_column)
+    source = (
+        photograph()
+        if settings.data is None
+        else load(settings.data, settings.columns, settings.label_column, declared)
+    )
     plan = declared or _fitting(settings, source, progress)
     if plan.classes and source.labels is None:
         raise RecordsError(f"{source.source}: the plan has classes; name the labels of --data with --label-column")

@@ -96,6 +96,11 @@ class Mode:
         return self.driver.sends
 
     @property
+    def earlier(self) -> Mapping[str, int]:
+        """Counts of answers to what was in the spool before this start, by their names in the spool's tallies."""
+        return self.driver.earlier
+
+    @property
     def progress(self) -> RoundProgress | None:
         """How far this client has come in a round; None where it is in none."""
         return None

@@ -169,7 +169,7 @@ class WindowMode(Mode):
 
     async def caught_up(self) -> None:
         if windows_at(self.plan.window, self.runtime.now_ms()) != self._windows:
-            await self._update()
+            await self._update_open()
 
     async def flush(self, timeout_s: float | None) -> None:
         """Submits now for every window of this moment, and returns once the result of each is known.
@@ -181,11 +181,7 @@ class WindowMode(Mode):
         """
         await super().flush(timeout_s)
         self.driver.raise_failure()
-        try:
-            await self._update()
-        except SpoolError:
-            self.driver.raise_failure()  # the spool is closed with the client
-            raise
+        await self._update_open()
         windows = [window for window in self._windows if self._schedule.takes_part(window)]
         for window in windows:
             self._schedule.expedite(window, self.runtime.now_ms())
@@ -209,6 +205,19 @@ class WindowMode(Mode):
                 await self._update()
             except SpoolError as error:
                 _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
+
+    async def _update_open(self) -> None:
+        """:meth:`_update` for a caller outside of this client's tasks, during whose call the client may close.
+
+        Raises:
+            ClientStateError: It was closed.
+            SpoolError: The spool cannot be written.
+        """
+        try:
+            await self._update()
+        except SpoolError:
+            self.driver.raise_failure()  # the spool is closed with the client
+            raise
 
     async def _update(self, *, anew: bool = False) -> None:
         """Updates this client's state in the windows of this moment, if they have changed, or if asked to."""

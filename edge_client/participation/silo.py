@@ -10,6 +10,8 @@ treats it as any delta: it sends the same bytes until they have an answer.
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, Self
@@ -22,7 +24,7 @@ from edge_client.participation.scheduler import WindowMode
 from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import NO_ID, StoredDelta, Submit
 from edge_client.spool.window_submissions import PendingRecords, SiloSubmissions, WindowStatus
-from edge_client.stats import COUNTED
+from edge_client.stats import COUNTED, submission_count_of
 from edge_client.transport.grpc import large_s
 from hushsum.delta import renumbered
 from hushsum.entropy import Entropy, OsEntropy
@@ -66,6 +68,13 @@ class SiloMode(WindowMode):
         submissions = await blocking(SiloSubmissions, context.spool, context.plan)
         driver = await context.driver(config=_sending(context.retry.config, context.plan))
         return cls(context, driver, submissions, await blocking(submissions.numbers))
+
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        answers = Counter(self.driver.earlier)
+        for name, count in self.driver.earlier.items():
+            answers[submission_count_of(name)] += count
+        return answers
 
     def on_answer(self, answer: Answer) -> None:
         window = self._numbers.pop(answer.id.sequence, None) if answer.id is not None else None

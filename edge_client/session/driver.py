@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ class SessionDriver:
 
     Attributes:
         failure: What has ended the session for good; None while it runs.
+        earlier: Answers to deltas that were in the spool already, by name.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
     """
@@ -137,6 +139,8 @@ class SessionDriver:
         self.writer = writer
         self.tasks = Tasks(runtime, self._fail)
         self.waiters = Waiters(self.tasks, runtime)
+        self.earlier: Counter[str] = Counter()
+        self._new_from = session.send_window.end
         self._session = session
         self._transport = transport
         self._runtime = runtime
@@ -261,6 +265,8 @@ class SessionDriver:
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             self._payloads.drop(effect.sequence)
+            if effect.sequence < self._new_from:
+                self.earlier[answer_name(effect.answer)] += 1
             self._on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))
 

@@ -1,10 +1,12 @@
 """What a client is given arrives exactly once, or the caller hears why not; offline, over crashes, by the hundred."""
 
 import asyncio
+import threading
 import warnings
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,6 +43,7 @@ from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, PlanError, Reason, RecordError
 from hushsum.parameters import digest
+from hushsum.usable import RecordProblems
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
 from tests.edge_client.clocks import until
@@ -263,6 +266,138 @@ async def test_tables_are_read_by_the_plans_names(path: Path, runtime: FixedCloc
     expected.add([[1.0, 2.0]] * 2, labels=["c", "c"])
     assert np.array_equal(service.fold.sketch.counters, expected.counters)
     await service.stop()
+
+
+class Point(NamedTuple):
+    y: float
+    x: float
+
+
+async def test_rows_with_names_are_read_by_them_one_or_many(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
+    service = ModelService(classed_plan("01", "02", record={"names": ["x", "y"]}))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    (tmp_path / "rows.csv").write_text("kind,y,x\n01,2,1\n02,2,1\n")
+    one, series = Point(2.0, 1.0), pd.Series({"y": 2.0, "x": 1.0})
+    async with client_of(service, path, runtime) as client:
+        for record in (one, series):
+            await client.add(record, labels=["01"])
+            await client.add([record, record], labels=["01", "02"])
+        await client.add(tmp_path / "rows.csv", labels="kind")  # text, although it looks like numbers
+        await client.flush()
+    expected = Sketch(service.plan).add([[1.0, 2.0]] * 8, labels=["01"] * 5 + ["02"] * 3)
+    assert np.array_equal(service.fold.sketch.counters, expected.counters)
+    assert np.array_equal(service.fold.sketch.counts, expected.counts)
+    await service.stop()
+
+
+async def test_a_caller_may_use_its_table_again_before_add_returns(
+    path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    service = ModelService(small_plan(record={"names": ["x", "y"]}))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    rows = values(rng, 50)
+    frame = pd.DataFrame(rows.copy(), columns=["x", "y"])
+    mapping: dict[str, Any] = {"x": rows[:, 0].copy(), "y": list(rows[:, 1])}
+    dicts = frame.to_dict("records")
+    async with client_of(service, path, runtime) as client:
+        adding = [asyncio.ensure_future(client.add(records)) for records in (frame, mapping, dicts)]
+        await asyncio.wait(adding, timeout=0)
+        frame[:], mapping["x"][:], mapping["y"][:], dicts[:] = 0.0, 0.0, [0.0] * 50, []
+        await asyncio.gather(*adding)
+        await client.flush()
+    assert np.array_equal(service.fold.sketch.counters, Sketch(service.plan).add(np.tile(rows, (3, 1))).counters)
+    await service.stop()
+
+
+class TracedPath:
+    """A path that keeps the threads that look at it, and holds them until it is let go."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.threads: set[threading.Thread] = set()
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def __fspath__(self) -> str:
+        self.threads.add(threading.current_thread())
+        self.entered.set()
+        assert self.released.wait(30)
+        return str(self.path)
+
+
+class Traced(float):
+    """A number that keeps the threads that read it."""
+
+    threads: ClassVar[set[threading.Thread]] = set()
+
+    def __float__(self) -> float:
+        self.threads.add(threading.current_thread())
+        return super().__float__()
+
+
+async def test_tables_are_read_off_the_event_loop(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
+    service = ModelService(small_plan(record={"names": ["x", "y"]}))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    (tmp_path / "rows.csv").write_text("x,y\n1,2\n")
+    file, column = TracedPath(tmp_path / "rows.csv"), np.array([Traced(1.0)], np.object_)
+    file.released.set()
+    async with client_of(service, path, runtime) as client:
+        for records in (file, pd.DataFrame({"x": column, "y": [2.0]}), {"x": column, "y": [2.0]}):
+            await client.add(records)
+        await client.flush()
+    for threads in (file.threads, Traced.threads):
+        assert threads
+        assert threading.current_thread() not in threads
+    assert np.array_equal(service.fold.sketch.counters, Sketch(service.plan).add([[1.0, 2.0]] * 3).counters)
+    await service.stop()
+
+
+async def test_an_add_that_reads_while_its_client_closes_raises_and_takes_nothing(
+    service: ModelService, path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    file = TracedPath(tmp_path / "rows.csv")
+    async with EdgeClient(service.target, spool=path, config=QUICK) as client:  # with a runtime of its own
+        adding = asyncio.ensure_future(client.add(file, by_position=True))
+        while not file.entered.is_set():
+            await asyncio.wait([adding], timeout=0)
+    file.released.set()
+    with pytest.raises(ClientStateError):
+        await adding
+    assert client.tallies.deltas == 0
+
+
+async def test_a_runtime_that_is_closed_raises_the_error_of_a_closed_client() -> None:
+    runtime = SystemRuntime()
+    runtime.close()
+    for run in (runtime.computing, runtime.blocking):
+        with pytest.raises(ClientStateError, match="closed"):
+            await run(print)
+
+
+@pytest.mark.filterwarnings("ignore::hushsum.DroppedRecordsWarning", "ignore::hushsum.ClippedRecordsWarning")
+async def test_the_counts_since_the_start_are_of_no_delta_that_was_in_the_spool(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+        await service.stop()
+        await client.add([[1.0, 2.0], [np.nan, 2.0], [99.0, 2.0]])
+    assert (client.tallies_since_start.deltas, client.tallies_since_start.acknowledged) == (2, 1)
+    await service.start()
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+        assert (client.tallies_since_start.acknowledged, client.tallies.acknowledged) == (0, 2)
+        await client.add([[1.0, 2.0], [3.0, np.nan]])
+        await client.add([[99.0, 2.0], [np.inf, 2.0]])
+        await client.flush()
+    since, whole = client.tallies_since_start, client.tallies
+    assert (since.records, since.deltas, since.acknowledged, since.deltas_sent) == (2, 2, 2, 3)
+    assert (whole.records, whole.deltas, whole.acknowledged) == (5, 4, 4)
+    assert client.problems == RecordProblems(4, 2, clipped=1, columns=(("column 0", 1),))
 
 
 async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_many_it_refuses(

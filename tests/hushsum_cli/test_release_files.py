@@ -34,6 +34,34 @@ def test_query_takes_a_file_of_points(hushsum: Hushsum, release_file: Path, tmp_
     assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
 
 
+def test_query_takes_columns_by_position_only_if_asked_to(hushsum: Hushsum, release_file: Path, tmp_path: Path) -> None:
+    points, nameless = tmp_path / "points.csv", tmp_path / "nameless.hush"
+    hs.release(hs.Sketch(small_plan()).add([[3.0, 7.0]])).save(nameless)
+    points.write_text("y,x\n3,7\n9,1\n")
+    unasked = hushsum("query", str(nameless), "--queries", str(points))
+    assert (unasked.status, unasked.err.count("\n")) == (1, 1)
+    assert "the plan does not name its 2 columns" in unasked.err
+    for file, options, expected in (
+        (nameless, ("--by-position",), [[3.0, 7.0], [9.0, 1.0]]),
+        (release_file, ("--by-position",), [[3.0, 7.0], [9.0, 1.0]]),
+        (release_file, (), [[7.0, 3.0], [1.0, 9.0]]),
+    ):
+        shown = json.loads(hushsum("query", str(file), "--queries", str(points), *options, "--json").out)
+        answer = hs.load(file).kernel_sum(expected)
+        assert [each["at"] for each in shown["answers"]] == expected
+        assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
+
+
+def test_a_line_of_queries_with_another_number_of_cells_is_refused(
+    hushsum: Hushsum, release_file: Path, tmp_path: Path
+) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("x,y\n3,7\n9\n")
+    ended = hushsum("query", str(release_file), "--queries", str(points), "--by-position")
+    assert (ended.status, ended.out) == (1, "")
+    assert "line 3 of points.csv: 1 cell, expected 2" in ended.err
+
+
 def test_query_shows_a_table_to_people(hushsum: Hushsum, release_file: Path) -> None:
     shown = hushsum("query", str(release_file), "--at", "3,7").out
     value = hs.load(release_file).kernel_sum(np.array([[3.0, 7.0]])).value[0]

@@ -1,13 +1,16 @@
 """`hushsum send`: what it sends, what it tells, and that it hides no client of a secure sum, whatever its records."""
 
 import asyncio
+import json
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge_client import EdgeClient
+from hushsum.families.vectors import Box
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
@@ -59,6 +62,59 @@ def test_what_is_wrong_with_the_records_is_told_also_where_no_service_answers(hu
     ended = hushsum(*asked, "0.2")
     assert (ended.status, ended.err.count("\n")) == (1, 1)
     assert "expected at least one record" in ended.err
+
+
+def test_the_last_line_is_of_this_run_and_all_shows_the_spools_life(hushsum: Hushsum, tmp_path: Path) -> None:
+    data, spool = tmp_path / "records.csv", tmp_path / "spool.db"
+    data.write_text("a,b\n1,2\n3,4\n")
+    plan = small_plan(record=NAMED, window=ONE_WINDOW)
+    with serving(tmp_path, plan) as address:
+        asked = ("send", "--data", str(data), "--spool", str(spool), "--to")
+        assert hushsum(*asked, address).out == "2 records: 2 acknowledged\n"
+    unanswered = hushsum(*asked, address, "--timeout", "0.2")
+    assert (unanswered.status, unanswered.out) == (1, "")
+    assert kept(spool)[1] == 1  # it waits for the next run
+    data.write_text("a,b\n5,6\n7,8\n9,9\n")
+    with serving(tmp_path, plan) as address:
+        ended = hushsum(*asked, address)
+        assert (ended.status, ended.err) == (0, "")
+        assert ended.out == "deltas of earlier runs: 1 acknowledged\n3 records: 3 acknowledged\n"
+        of_run = json.loads(hushsum(*asked, address, "--json").out)
+        whole = json.loads(hushsum(*asked, address, "--all", "--json").out)
+        shown = hushsum(*asked, address, "--all").out
+    assert (of_run["records"], of_run["deltas"], of_run["acknowledged"]) == (3, 1, 1)
+    assert (whole["records"], whole["deltas"], whole["acknowledged"]) == (13, 5, 5)
+    assert shown.splitlines()[0].split() == ["records", "16"]
+
+
+def test_records_are_read_once_and_warned_of_once(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, read, original = tmp_path / "records.csv", [], Box.read
+
+    def counting(box: Box, records: Any) -> Any:
+        read.append(len(records))
+        return original(box, records)
+
+    monkeypatch.setattr(Box, "read", counting)
+    data.write_text("a,b\n" + "1,2\n" * 1500 + "1,\n99,2\n1,2,3\n" + "1,2\n" * 997)
+    with serving(tmp_path, small_plan(record=NAMED, window=ONE_WINDOW)) as address:
+        ended = hushsum("send", "--data", str(data), "--to", address, "--spool", str(tmp_path / "spool.db"))
+    assert ended.out == "2,498 records, 2 left out: 2,498 acknowledged\n"
+    dropped, clipped = ended.err.splitlines()
+    assert "2 of 2500 records were left out: 2 cannot be read" in dropped
+    assert "such as line 1504 of records.csv: 3 cells, expected 2" in dropped
+    assert "1 (0.04 %) of 2500 records lay outside the plan's bounds and were clipped to them: a 1 (0.04 %)" in clipped
+    assert sum(read) == 2500
+
+
+def test_a_file_without_a_usable_record_is_an_error(hushsum: Hushsum, tmp_path: Path) -> None:
+    data = tmp_path / "records.csv"
+    data.write_text("a,b\n1\n2\n")
+    with serving(tmp_path, small_plan(record=NAMED, window=ONE_WINDOW)) as address:
+        ended = hushsum("send", "--data", str(data), "--to", address, "--spool", str(tmp_path / "spool.db"))
+    assert (ended.status, ended.out) == (1, "")
+    assert "none of 2 records can be used" in ended.err
 
 
 def test_a_file_beyond_a_clients_bound_sends_its_first_records_and_tells_of_the_rest(

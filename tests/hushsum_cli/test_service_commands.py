@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,17 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
     assert release.window == window
     # Discrete Laplace of scale 21 on a count of scale 2: 200 is farther than one in 10^8 releases go.
     assert abs(release.count - 2499) < 200
+
+
+def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path) -> None:
+    with serving(tmp_path, small_plan(window={"length": "1h", "lateness": "2m"})) as address:
+        status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
+        window = min(each["window"] for each in status["windows"] if each["state"] == "open")
+        ended = hushsum("release", "get", "--from", address)
+    over = datetime.fromtimestamp(3600 * (window + 1) + 120, UTC)
+    due = f"window {window} is the next that is over, at {over:%Y-%m-%d %H:%M:%S} (UTC), and has its outcome after that"
+    assert (ended.status, ended.out) == (1, "")
+    assert f"no release is published here; {due}\n" in ended.err
 
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hushsum.errors import RecordError
 from hushsum_simulator.data import ExactSums, Records, clip, deal, hold_out, load, photograph
 from hushsum_simulator.errors import RecordsError
 from hushsum_simulator.plans import of_photograph, privacy_table
+from tests.plans import small_plan
 
 
 def test_the_photograph_has_its_pixels() -> None:
@@ -70,12 +71,25 @@ def test_columns_are_taken_by_name_in_the_given_order(tmp_path: Path) -> None:
         load(tmp_path / "r.csv", ("c",))
 
 
+def test_columns_of_a_plan_with_names_are_taken_in_its_order(tmp_path: Path) -> None:
+    plan = small_plan(record={"names": ["x", "y"]})
+    (tmp_path / "r.csv").write_text("y,x\n1,2\n")
+    assert load(tmp_path / "r.csv", plan=plan).values.tolist() == [[2, 1]]
+    (tmp_path / "r.csv").write_text("north,kind,east\n1,a,2\n1\n")
+    records = load(tmp_path / "r.csv", {"x": "east", "y": "north"}, "kind", plan)
+    np.testing.assert_array_equal(records.values, [[2, 1], [np.nan, np.nan]])
+    assert (records.names, records.labels) == (("x", "y"), ("a", None))
+    with pytest.raises(RecordError, match="missing: x, y; not in the plan: north, east"):
+        load(tmp_path / "r.csv", label_column="kind", plan=plan)
+    with pytest.raises(RecordsError, match="only the columns of a --plan that names them"):
+        load(tmp_path / "r.csv", {"x": "east"})
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     (
         ("r.txt", b"1", "expected a file that ends in .parquet, .csv, .npy, got '.txt'"),
         ("r.csv", b"a,b\n", "expected at least one record, got 0 rows of 2"),
-        ("r.csv", b"a,b\n1\n1,2,3\n", "not a CSV file"),
         ("r.csv", b"\xff\xfe\xfd", "not a CSV file in UTF-8"),
         ("r.parquet", b"PAR0 not one", "not a Parquet file"),
         ("r.npy", b"not one", "not a NumPy array file"),
