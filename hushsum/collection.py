@@ -114,10 +114,10 @@ def by_class(records: Records, classes: npt.NDArray[np.int64]) -> Iterator[tuple
         records: n accepted ones.
         classes: (n,), of each.
     """
-    present, sizes = np.unique(classes, return_counts=True)
-    if len(present) == 1:
-        yield int(present[0]), records
+    if len(classes) and classes.min() == classes.max():
+        yield int(classes[0]), records
         return
+    present, sizes = np.unique(classes, return_counts=True)
     order, end = np.argsort(classes, kind="stable"), 0
     for index, size in zip(present.tolist(), sizes.tolist(), strict=True):
         end += size

@@ -36,6 +36,7 @@ Floats = npt.NDArray[np.float64]
 Columns = Sequence[str] | Mapping[str, str]
 _SUFFIXES: Final = (".parquet", ".csv", ".npy")
 _RAGGED_SHOWN: Final = 3
+_NAMELESS: Final = frozenset({list, tuple, np.ndarray})  # types of most rows, which have no names
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +170,9 @@ def read_table(
         if isinstance(records, np.ndarray):
             return RecordTable(records, labels, clients)
     by_name = bool(plan.collection.names) or chosen
-    table = None if _is_mapping(records) else table_of(records)
-    if table is None:
-        records = _one_or_many(plan, records, by_name=by_name)
-        table = table_of(records)
+    table = None
+    if type(records) not in _NAMELESS:
+        records, table = _one_or_many(plan, records, by_name=by_name)
     if table is not None:
         return _read_columns(plan, table, labels, clients, columns, by_position=by_position)
     rows = _named_rows(records, by_name=by_name) if isinstance(plan.record, VectorRecords) else None
@@ -216,20 +216,21 @@ def _read_columns(
     )
 
 
-def _one_or_many(plan: Plan, records: Any, *, by_name: bool) -> Any:
-    """A list of one record, where a row with names was given; anything else as it came."""
-    if not isinstance(plan.record, VectorRecords) and not _is_mapping(records):
-        return records
-    row = _fields_of(records) if by_name or _is_mapping(records) else None
+def _one_or_many(plan: Plan, records: Any, *, by_name: bool) -> tuple[Any, NamedColumns | None]:
+    """Records, and the same as a table where they are one; a row with names becomes a list of it."""
+    is_mapping = _is_mapping(records)
+    table = None if is_mapping else table_of(records)
+    has_names = is_mapping or (by_name and table is None and isinstance(plan.record, VectorRecords))
+    row = _fields_of(records) if has_names else None
     if row is None:
-        return records
+        return records, table
     # A mapping is a record or a table by itself. A sequence with names may be a batch, whose rows are named.
     is_sequence = isinstance(records, Sequence) or hasattr(records, "__array__")
     if is_sequence and not (set(plan.collection.names) & row.keys() or vectors.is_one_record([*row.values()])):
-        return records
+        return records, None
     if _is_columns(row, forgiving=plan.report_sizes is not None):
-        return records if _is_mapping(records) else row
-    return [row]
+        return records, table_of(row)
+    return [records], None
 
 
 @dataclass(frozen=True)
@@ -242,10 +243,11 @@ class _Rows:
 
 def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
     """The rows of a sequence; None where none of their types has names, but for mappings unless ``by_name``."""
-    items = vectors.rows_of(vectors.typed(records))
-    if not items:
+    items = vectors.rows_of(vectors.typed(records)) or ()
+    kinds = set(map(type, items))
+    if kinds <= _NAMELESS:
         return None
-    has_names = {kind: has_fields(kind) if by_name else _is_mapping_type(kind) for kind in set(map(type, items))}
+    has_names = {kind: has_fields(kind) if by_name else _is_mapping_type(kind) for kind in kinds}
     if not any(has_names.values()):
         return None
     return _Rows(items, [_fields_of(item) if has_names[type(item)] else None for item in items])

@@ -5,7 +5,7 @@ A record that cannot be used drops alone: nothing about it decides what becomes 
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from hushsum.families.vectors import Box, readable
 from hushsum.plan import Plan
 
 Int64 = npt.NDArray[np.int64]
+_SIDE_BY_SIDE: Final = 128  # records
 _LABELS_SHOWN: Final = 3
 _LABEL_SHOWN: Final = 40  # characters
 
@@ -114,7 +115,7 @@ class UsableRecords:
     @property
     def numbers(self) -> Int64:
         """(k,): the class of each usable record."""
-        return self.classes[self.classes >= 0]
+        return self.classes if len(self.accepted) == len(self.classes) else self.classes[self.classes >= 0]
 
 
 def read(plan: Plan, records: Any, labels: object = None, lines: tuple[str, ...] = ()) -> UsableRecords:
@@ -138,32 +139,52 @@ def read(plan: Plan, records: Any, labels: object = None, lines: tuple[str, ...]
         records = readable(records, vectors.dim)
     accepted, kept = plan.family.accept(records)
     classes = plan.collection.class_indices(given, len(kept))
-    unreadable, unlabelled = ~kept, kept & (classes < 0)
-    if unlabelled.any():
-        accepted = accepted[classes[kept] >= 0]
-    classes[unreadable] = -1
-    problems = RecordProblems(
-        len(kept), int(unreadable.sum()), int(unlabelled.sum()), _unknown(given, unlabelled), lines=lines
-    )
+    unreadable, unlabelled = len(kept) - len(accepted), 0
+    labels_shown: tuple[str, ...] = ()
+    if given is not None:
+        is_unlabelled = kept & (classes < 0)
+        unlabelled, labels_shown = int(is_unlabelled.sum()), _unknown(given, is_unlabelled)
+        if unlabelled:
+            accepted = accepted[classes[kept] >= 0]
+    if unreadable:
+        classes[~kept] = -1
+    clipped = 0
+    columns: tuple[tuple[str, int], ...] = ()
     if vectors is not None:
-        usable = classes >= 0
-        some = np.asarray(records) if usable.all() else np.asarray(records)[usable]
-        clipped, per_column = _clipped(_box(vectors), some)
-        names = plan.collection.names or tuple(f"column {number}" for number in range(vectors.dim))
-        columns = tuple((name, int(count)) for name, count in zip(names, per_column, strict=True) if count)
-        problems = replace(problems, clipped=clipped, columns=columns)
+        some = np.asarray(records)
+        clipped, columns = _clipped(plan, vectors, some[classes >= 0] if unreadable or unlabelled else some)
+    problems = RecordProblems(len(kept), unreadable, unlabelled, labels_shown, clipped, columns, lines)
     return UsableRecords(accepted, classes, problems)
 
 
 _box = lru_cache(maxsize=8)(Box.of)
 
 
-def _clipped(box: Box, records: npt.NDArray[np.generic]) -> tuple[int, list[int]]:
-    """How many of usable records are clipped, and how many in each column."""
-    if not len(records) or not box.outside(np.stack([records.min(axis=0), records.max(axis=0)])).any():
-        return 0, [0] * len(box.lower)
+def _clipped(
+    plan: Plan, vectors: VectorRecords, records: npt.NDArray[np.generic]
+) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """How many of usable records are clipped, and how many in each column that has any."""
+    box = _box(vectors)
+    if not box.outside(_extremes(records)).any():
+        return 0, ()
     outside = box.outside(records)
-    return int(outside.any(axis=1).sum()), [int(count) for count in outside.sum(axis=0)]
+    names = plan.collection.names or [f"column {number}" for number in range(vectors.dim)]
+    counts = zip(names, outside.sum(axis=0).tolist(), strict=True)
+    return int(outside.any(axis=1).sum()), tuple((name, count) for name, count in counts if count)
+
+
+def _extremes(records: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Few rows (k, d) that have the least and the largest value of each column of records (n, d).
+
+    Many records are laid side by side first: NumPy reduces long rows 20 times as fast as rows of three numbers.
+    """
+    n, dim = records.shape
+    rows = n // _SIDE_BY_SIDE
+    if rows < 2 or not records.flags.c_contiguous:
+        return records if n < _SIDE_BY_SIDE else np.stack([records.min(axis=0), records.max(axis=0)])
+    wide = records[: rows * _SIDE_BY_SIDE].reshape(rows, _SIDE_BY_SIDE * dim)
+    ends = (wide.min(axis=0).reshape(-1, dim), wide.max(axis=0).reshape(-1, dim))
+    return np.concatenate([*ends, records[rows * _SIDE_BY_SIDE :]])
 
 
 def _unknown(given: list[object] | None, unlabelled: npt.NDArray[np.bool_]) -> tuple[str, ...]:

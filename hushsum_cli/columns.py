@@ -22,4 +22,4 @@ def chosen_columns(text: str | None) -> "Columns | None":
         raise click.BadParameter(f"{text!r}: expected names, or PLAN=FILE for each of them", param_hint="--columns")
     if len({name for name, _ in pairs}) < len(pairs):
         raise click.BadParameter(f"{text!r}: a column of the plan is named twice", param_hint="--columns")
-    return dict(pairs) if pairs else parts
+    return dict(pairs) if pairs else tuple(parts)

@@ -7,7 +7,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -87,6 +87,19 @@ def test_a_list_without_a_usable_record_is_refused(records: list[object]) -> Non
 
 def test_no_records_are_no_error() -> None:
     assert Sketch(small_plan()).add([]).add(np.empty((0, 2))).records == 0
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("place", [0, 255, 256, 700])
+@pytest.mark.parametrize(("column", "value"), [(0, -1.0), (1, 11.0)])
+def test_one_clipped_record_among_many_is_found_wherever_it_is(
+    order: Literal["C", "F"], place: int, column: int, value: float
+) -> None:
+    records = np.full((701, 2), 5.0, order=order)
+    Sketch(small_plan()).add(records)
+    records[place, column] = value
+    with pytest.warns(ClippedRecordsWarning, match=rf"^1 \(0.14 %\) of 701 records .*: column {column} 1 \(0.14 %\)$"):
+        Sketch(small_plan()).add(records)
 
 
 def test_records_outside_the_bounds_are_clipped_with_a_warning() -> None:

@@ -236,6 +236,8 @@ def test_rows_with_ordered_names_are_read_by_position_only_if_asked_to() -> None
         rows = [ROWS[kind](Point(x, y)) for x, y in zip(X, Y, strict=True)]  # called y, x
         for plan in (NAMED, small_plan()):
             assert np.array_equal(Sketch(plan).add(rows, by_position=True).counters, EXPECTED)
+            one = Sketch(plan).add(rows[0], by_position=True)
+            assert np.array_equal(one.counters, Sketch(plan).add([[X[0], Y[0]]]).counters)
     with pytest.raises(RecordError, match="the keys of dicts have no order"):
         Sketch(NAMED).add([point._asdict() for point in POINTS], by_position=True)
 
