@@ -52,7 +52,8 @@ class UnreportedRejections:
         uncounted, self._uncounted = self._uncounted, Counter()
         if uncounted:
             each = "; ".join(f"{count} {_UNCOUNTED[status]}" for status, count in uncounted.items())
-            text = f"{uncounted.total()} deltas are counted nowhere: {each}"
+            which = "1 delta is" if uncounted.total() == 1 else f"{uncounted.total()} deltas are"
+            text = f"{which} counted nowhere: {each}"
             warnings.warn(text, UncountedWarning, stacklevel=stacklevel + 1)
 
 

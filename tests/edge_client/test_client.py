@@ -598,7 +598,7 @@ async def test_refusals_are_raised_by_flush_with_their_reasons_and_once(
             await client.add([1.0, 2.0])
         refused = r"2 deltas: 2 for window_in_past \(a window long gone\)"
         with (
-            pytest.warns(UncountedWarning, match=r"^1 deltas are counted nowhere: 1 came after .* \(late\)$"),
+            pytest.warns(UncountedWarning, match=r"^1 delta is counted nowhere: 1 came after .* \(late\)$"),
             pytest.raises(RefusedError, match=refused) as caught,
         ):
             await client.flush()
