@@ -64,15 +64,20 @@ def test_what_is_wrong_with_the_records_is_told_also_where_no_service_answers(hu
     assert "expected at least one record" in ended.err
 
 
-def test_the_last_line_is_of_this_run_and_all_shows_the_spools_life(hushsum: Hushsum, tmp_path: Path) -> None:
+def test_the_last_line_is_of_this_run_and_all_shows_the_spools_life(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, spool = tmp_path / "records.csv", tmp_path / "spool.db"
     data.write_text("a,b\n1,2\n3,4\n")
     plan = small_plan(record=NAMED, window=ONE_WINDOW)
     with serving(tmp_path, plan) as address:
         asked = ("send", "--data", str(data), "--spool", str(spool), "--to")
         assert hushsum(*asked, address).out == "2 records: 2 acknowledged\n"
-    unanswered = hushsum(*asked, address, "--timeout", "0.2")
+    with monkeypatch.context() as patch:
+        patch.setattr("hushsum_cli.send._TIMEOUT_S", 0.2)
+        unanswered = hushsum(*asked, address)  # waits for no longer than that
     assert (unanswered.status, unanswered.out) == (1, "")
+    assert "1 deltas have no answer after 0.2 s" in unanswered.err
     assert kept(spool)[1] == 1  # it waits for the next run
     data.write_text("a,b\n5,6\n7,8\n9,9\n")
     with serving(tmp_path, plan) as address:
