@@ -34,7 +34,7 @@ help: ## list these targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)"
@@ -105,7 +105,7 @@ lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
 	@cp requirements.lock $(VENV)/new.lock 2>/dev/null || true
 	@$(LOCK) pyproject.toml --all-extras --output-file $(VENV)/new.lock $(ARGS)
 	@$(LOCK) pyproject.toml compose/requirements.in --constraint $(VENV)/new.lock --output-file $(VENV)/image.lock \
-	    $(foreach extra,accounting aggregator cli cluster fast tracing,--extra $(extra))
+	    --extra fast --extra server
 	@echo hatchling | $(LOCK) - --constraint $(VENV)/new.lock --output-file $(VENV)/build.lock
 	@{ echo "# The exact packages and the hashes of their files for every platform. Made by: make lock"; \
 	   grep -v '^#' $(VENV)/new.lock; } >requirements.lock

@@ -245,6 +245,6 @@ def _cluster(module: str) -> ModuleType | Any:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in {"aiokafka", "asyncpg"}:
             raise ConfigError(
-                f"log = kafka and store = postgresql need the package {error.name}: pip install 'hushsum[cluster]'"
+                f"log = kafka and store = postgresql need the package {error.name}: pip install 'hushsum[server]'"
             ) from error
         raise

@@ -24,21 +24,21 @@ fail() {
 
 version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
 identity() { "$1" -c 'import sys; print(sys.version.split()[0], sys.base_prefix)' 2>/dev/null || true; }
-is_supported() { case $(version "$1") in 3.11 | 3.12 | 3.13) true ;; *) false ;; esac }
+is_supported() { case $(version "$1") in 3.11 | 3.12 | 3.13 | 3.14) true ;; *) false ;; esac }
 
 choose_python() {
     if [ -n "$wanted" ]; then
         found=$(version "$wanted")
-        [ -n "$found" ] || fail "PYTHON=$wanted does not run; name a Python 3.11, 3.12 or 3.13, such as PYTHON=/usr/bin/python3.12"
-        is_supported "$wanted" || fail "PYTHON=$wanted is Python $found; name a Python 3.11, 3.12 or 3.13"
+        [ -n "$found" ] || fail "PYTHON=$wanted does not run; name a Python 3.11, 3.12, 3.13 or 3.14, such as PYTHON=/usr/bin/python3.12"
+        is_supported "$wanted" || fail "PYTHON=$wanted is Python $found; name a Python 3.11, 3.12, 3.13 or 3.14"
         python=$wanted
         return
     fi
-    for python in "$venv/bin/python" python3 python3.13 python3.12 python3.11; do
+    for python in "$venv/bin/python" python3 python3.14 python3.13 python3.12 python3.11; do
         if is_supported "$python"; then return; fi
     done
     found=$(version python3)
-    fail "no Python 3.11, 3.12 or 3.13 found (python3 is ${found:-not there}); install one, or name it: make setup PYTHON=/path/to/python3.12"
+    fail "no Python 3.11, 3.12, 3.13 or 3.14 found (python3 is ${found:-not there}); install one, or name it: make setup PYTHON=/path/to/python3.12"
 }
 
 check_machine() {

@@ -1,4 +1,4 @@
-"""A figure of advice: predicted error against rows, for each promise (extra ``plots``)."""
+"""A figure of advice: predicted error against rows, for each promise (extra ``analyst``)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Final

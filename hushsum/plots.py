@@ -1,4 +1,4 @@
-"""Figures of a release: its density over a plane, and along a line with its error band (extra ``plots``).
+"""Figures of a release: its density over a plane, and along a line with its error band (extra ``analyst``).
 
 Nothing here costs privacy: every figure is drawn from the release alone, unless its caller hands in exact values too.
 matplotlib is imported by the functions that draw, never by ``import hushsum``.

@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
-from hushsum import canonical
+from hushsum import canonical, zstd_frame
 from hushsum.errors import CanonicalError, PlanError, ReleaseError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.privacy.events import IN_PROCESS, TUMBLING
@@ -83,7 +82,7 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
     body = _MAGIC + RELEASE_FORMAT.to_bytes(2, "big")
     for part in (canonical.encode(fields), plan.bundle, canonical.encode(plan.guarantee.to_fields())):
         body += len(part).to_bytes(4, "big") + part
-    packed = zstandard.ZstdCompressor(level=3).compress(values.astype(f"<i{item_bytes}").tobytes())
+    packed = zstd_frame.compress(values.astype(f"<i{item_bytes}").tobytes())
     body += len(packed).to_bytes(8, "big") + packed
     return body + hashlib.sha256(body).digest()
 
@@ -97,7 +96,7 @@ def decode(data: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     body = _checked_body(data)
     try:
         return _decode(body, counters_max)
-    except (CanonicalError, PlanError, zstandard.ZstdError) as error:
+    except (CanonicalError, PlanError) as error:
         raise ReleaseError(f"not a release that this version can read: {error}") from error
 
 
@@ -216,10 +215,7 @@ def _values(rest: bytes, items: int, item_bytes: int) -> Counters:
     size, packed = int.from_bytes(rest[:8], "big"), rest[8:]
     if size != len(packed):
         raise ReleaseError(f"{len(packed)} bytes of counters, expected {size}")
-    expected = items * item_bytes
-    if zstandard.frame_content_size(packed) != expected:
-        raise ReleaseError(f"counters that do not unpack to {expected} bytes")
-    raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=expected, allow_extra_data=False)
+    raw = zstd_frame.decompress(packed, items * item_bytes)
     values = np.frombuffer(raw, f"<i{item_bytes}").astype(np.int64)
     if _item_bytes(values) != item_bytes:
         raise ReleaseError(f"counters in {item_bytes} bytes each, where fewer hold them")

@@ -90,7 +90,7 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise ConfigError(f"traces: needs the extra `tracing`: pip install 'hushsum[tracing]' ({error})") from error
+        raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
     _quieten()
     own = {"service.name": "hushsum", "service.version": hushsum.__version__, "hushsum.role": role}
     of_plan = {"hushsum.plan": plan.hex_id, "hushsum.plan_name": plan.name}

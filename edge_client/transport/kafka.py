@@ -408,7 +408,7 @@ class DirectProducer:
         try:
             from aiokafka import AIOKafkaProducer
         except ModuleNotFoundError as error:
-            raise SettingsError("direct production needs aiokafka: pip install 'hushsum[cluster]'") from error
+            raise SettingsError("direct production needs aiokafka: pip install 'hushsum[server]'") from error
         message_max = max(self._config.outbox.batch_bytes, self._plan.delta_bytes_max) + _ENVELOPE_BYTES
         return AIOKafkaProducer(
             bootstrap_servers=self._bootstrap,

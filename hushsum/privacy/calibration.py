@@ -136,7 +136,7 @@ def _accounting() -> ModuleType:
     except ImportError as error:
         expected = (
             "the mechanism that `hushsum plan make` writes, for delta is above 0; to calibrate one here: "
-            "pip install 'hushsum[accounting]'"
+            "pip install 'hushsum[analyst]'"
         )
         raise PlanError("privacy.mechanism", Missing.MISSING, expected) from error
     module: ModuleType = dp_accounting

@@ -29,7 +29,7 @@ TARGETS: Final = "tests.fuzz.targets"
 MISSING: Final = (
     ""
     if importlib.util.find_spec("atheris")
-    else "atheris is not installed: pip install 'hushsum[fuzz]' (Linux on x86-64, Python before 3.14)"
+    else "atheris is not installed: pip install 'hushsum[dev]' (Linux on x86-64, Python before 3.14)"
 )
 _BYTES_MAX: Final = 1 << 16
 #: Of the changes that are the target's own, which keep checksums and lengths; the others are libFuzzer's.

@@ -97,11 +97,11 @@ def test_a_run_prints_the_table_of_its_targets_and_leaves_nothing_where_nothing_
 def test_without_atheris_coverage_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(coverage, "MISSING", "atheris is not installed: pip install 'hushsum[fuzz]'")
+    monkeypatch.setattr(coverage, "MISSING", "atheris is not installed: pip install 'hushsum[dev]'")
     monkeypatch.setattr(sys, "argv", ["tests.fuzz", "--engine", "coverage"])
     with pytest.raises(SystemExit):
         main()
-    assert "--engine coverage: atheris is not installed: pip install 'hushsum[fuzz]'" in capsys.readouterr().err
+    assert "--engine coverage: atheris is not installed: pip install 'hushsum[dev]'" in capsys.readouterr().err
 
 
 def test_each_target_has_the_same_share_of_the_time() -> None:

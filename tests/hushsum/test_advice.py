@@ -139,7 +139,7 @@ def test_without_an_accountant_pure_advice_is_given_and_what_is_missing_is_said(
     advice = advice_for(small_plan(privacy={"epsilon": "0.7310001"}))  # of which nothing is known from before
     assert [promise.name for promise in advice.promises] == ["pure"]
     assert advice.missing is not None
-    assert "hushsum[accounting]" in advice.missing
+    assert "hushsum[analyst]" in advice.missing
 
 
 def test_for_pure_the_best_rows_have_the_least_error_and_fewer_and_more_have_not() -> None:

@@ -201,6 +201,6 @@ async def test_a_collector_that_does_not_answer_keeps_no_service_from_serving_or
 
 async def test_without_opentelemetry_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"traces: needs the extra `tracing`: pip install 'hushsum\[tracing\]'"):
+    with pytest.raises(ConfigError, match=r"traces: needs the extra `server`: pip install 'hushsum\[server\]'"):
         async with running(config_of(tmp_path, CENTRAL, traces=True), SetRuntime()):
             pass

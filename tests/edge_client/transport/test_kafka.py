@@ -216,7 +216,7 @@ async def test_a_producer_is_used_inside_its_block() -> None:
 
 async def test_without_aiokafka_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiokafka", None)
-    with pytest.raises(SettingsError, match=re.escape("pip install 'hushsum[cluster]'")):
+    with pytest.raises(SettingsError, match=re.escape("pip install 'hushsum[server]'")):
         await producer_of("127.0.0.1:1", "hushsum").__aenter__()
 
 
