@@ -280,7 +280,7 @@ def test_every_declared_dependency_is_locked() -> None:
         *project["dependencies"],
         *(name for names in project["optional-dependencies"].values() for name in names),
     ]
-    declared = {re.split(r"[\[<>=]", name)[0] for name in wanted} - {"hushsum"}
+    declared = {re.split(r"[\[<>=;]", name)[0].replace(".", "-") for name in wanted} - {"hushsum"}
     locked = {
         match["name"] for match in map(LOCKED.fullmatch, (ROOT / "requirements.lock").read_text().splitlines()) if match
     }

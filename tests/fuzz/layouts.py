@@ -156,7 +156,7 @@ def change_frame(rng: random.Random, data: bytes, donors: Sequence[bytes]) -> by
         values = values[: rng.randint(0, len(values))] if choice < 0.6 else values + bytes(rng.choice((1, 8, 100_000)))
     level, told = rng.choice((1, 3, 19)), rng.random() < 0.9
     parameter = zstd.CompressionParameter
-    options = {parameter.compression_level: level, parameter.content_size_flag: told}
+    options: dict[int, int] = {parameter.compression_level: level, parameter.content_size_flag: told}
     return zstd.compress(bytes(values), options=options)
 
 

@@ -164,7 +164,7 @@ def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
              "opentelemetry": "opentelemetry-api"}  # fmt: skip
 
     def packages(extra: str) -> set[str]:
-        found = set()
+        found: set[str] = set()
         for need in extras[extra]:
             name, _, inner = re.split(r"[<>=; \]]", need)[0].partition("[")
             found |= set().union(*map(packages, inner.split(","))) if inner else {name}
