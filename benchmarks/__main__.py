@@ -9,6 +9,7 @@ from benchmarks import (
     cores,
     encoding,
     fourier,
+    imports,
     memory,
     minhash,
     noise,
@@ -32,6 +33,7 @@ SUBJECTS = {
     "memory": memory,
     "rotations": rotations,
     "noise": noise,
+    "imports": imports,
 }
 
 if __name__ == "__main__":

@@ -10,39 +10,30 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
 from edge_client.errors import ClientStateError, FlushTimeoutError
-from edge_client.participation.mode import CentralMode, ClientContext, Mode, ReportMode, RoundProgress
-from edge_client.participation.secure_sum import SecureMode, key_of
-from edge_client.participation.silo import SiloMode
-from edge_client.plan_fetch import RetryPolicy, pinned_plan
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
 from edge_client.spool.spool import Spool
 from edge_client.stats import SendStats, Stats, UnreportedRejections
-from edge_client.transport.grpc import GrpcTransport
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
-from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
+from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
 from hushsum.tables import Columns, RecordTable, read_table
 from hushsum.usable import RecordProblems
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.credentials import Credentials
 
-#: By the plan's mode, and whether its devices are silos.
-_MODES: Final[Mapping[tuple[str, bool], type[Mode]]] = {
-    (CENTRAL, False): CentralMode,
-    (LOCAL, False): ReportMode,
-    (LOCAL, True): SiloMode,
-    (SECURE, False): SecureMode,
-}
+if TYPE_CHECKING:
+    from edge_client.participation.mode import Mode, RoundProgress
+    from edge_client.transport.grpc import GrpcTransport
 
 
 class EdgeClient:
@@ -102,7 +93,7 @@ class EdgeClient:
         self._client_id = client_id
         self._policy = policy or Policy()
         self._config = config or Config()
-        self._key = key_of(key)
+        self._key = key if key is None or isinstance(key, SigningKey) else SigningKey.load(key)
         self._credentials = credentials
         if self._config.insecure and credentials is not None:
             credentials.in_plaintext(target)  # refused before anything is opened
@@ -210,7 +201,7 @@ class EdgeClient:
         return self._started().account
 
     @property
-    def standing(self) -> RoundProgress | None:
+    def standing(self) -> "RoundProgress | None":
         """How far this client has come in a round of a secure sum, to be shown; None where it is in none."""
         return self._started().progress
 
@@ -313,6 +304,10 @@ class EdgeClient:
         )
 
     async def _start(self, spool: Spool) -> None:
+        # What talks to a service is loaded here, and gRPC with it: `import edge_client` leaves it out.
+        from edge_client.participation.mode import ClientContext
+        from edge_client.plan_fetch import RetryPolicy, pinned_plan
+
         # At the first contact a token or a certificate says who this is. From then on the spool's name is declared,
         # too: with the proof of another client nothing is sent.
         shown = self._credentials is not None and self._credentials.names_itself
@@ -323,11 +318,13 @@ class EdgeClient:
         if unnamed:
             transport = self._transport(spool.client_id)
         context = ClientContext(spool, plan, transport, retry, self._key, self._note)
-        self._mode = await _MODES[plan.privacy.mode, plan.privacy.is_silo].open(context)
+        self._mode = await _mode_of(plan).open(context)
         self._before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
 
-    def _transport(self, client_id: str | None) -> GrpcTransport:
+    def _transport(self, client_id: str | None) -> "GrpcTransport":
+        from edge_client.transport.grpc import GrpcTransport
+
         return GrpcTransport(self._target, client_id, self._config, self._credentials)
 
     async def _stop(self) -> None:
@@ -342,12 +339,12 @@ class EdgeClient:
     def _sends(self) -> SendStats:
         return SendStats() if self._mode is None else self._mode.sends
 
-    def _started(self) -> Mode:
+    def _started(self) -> "Mode":
         if self._mode is None:
             raise _not_running()
         return self._mode
 
-    def _working(self) -> Mode:
+    def _working(self) -> "Mode":
         mode = self._started()
         if not self._running:
             raise _not_running()
@@ -362,7 +359,7 @@ class EdgeClient:
             self._unreported.add(answer)
 
 
-def _encoded(mode: Mode, read: Callable[[], RecordTable], window: int) -> Add:
+def _encoded(mode: "Mode", read: Callable[[], RecordTable], window: int) -> Add:
     """Reads and hashes records; takes as long as a file or a frame is."""
     table = read()
     addition = mode.encode(table.records, window, None if table.labels is None else label_list(table.labels))
@@ -373,3 +370,20 @@ def _encoded(mode: Mode, read: Callable[[], RecordTable], window: int) -> Add:
 
 def _not_running() -> ClientStateError:
     return ClientStateError("this client is not running: use it inside `async with EdgeClient(...) as client:`")
+
+
+def _mode_of(plan: Plan) -> "type[Mode]":
+    """The mode of a plan; what only secure sums or silos need is loaded for them alone."""
+    from edge_client.participation.mode import CentralMode, ReportMode
+
+    if plan.privacy.mode == CENTRAL:
+        return CentralMode
+    if plan.privacy.mode == SECURE:
+        from edge_client.participation.secure_sum import SecureMode
+
+        return SecureMode
+    if plan.privacy.is_silo:
+        from edge_client.participation.silo import SiloMode
+
+        return SiloMode
+    return ReportMode

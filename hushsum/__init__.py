@@ -10,6 +10,8 @@ Hash at the edge, add in the middle, noise once, query for ever:
     >>> release.kernel_sum(queries).interval(0.95)
 """
 
+from typing import TYPE_CHECKING, Final
+
 from hushsum.errors import (
     BudgetError,
     CanonicalError,
@@ -33,9 +35,11 @@ from hushsum.errors import (
 from hushsum.families import Answer, Interval
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.ledger import Ledger
-from hushsum.releases import Release, load, release
 from hushsum.sketch import Sketch
+
+if TYPE_CHECKING:
+    from hushsum.privacy.ledger import Ledger
+    from hushsum.releases import Release, load, release
 
 __version__ = "0.1.0"
 
@@ -68,3 +72,24 @@ __all__ = [
     "load",
     "release",
 ]
+
+# A device needs no releases and no ledger: these names load their modules at the first use.
+_LOADED_AT_FIRST_USE: Final = {
+    "Ledger": "hushsum.privacy.ledger",
+    "Release": "hushsum.releases",
+    "load": "hushsum.releases",
+    "release": "hushsum.releases",
+}
+
+if not TYPE_CHECKING:  # a type checker knows the names above, and reports all others
+
+    def __getattr__(name: str) -> object:
+        if name not in _LOADED_AT_FIRST_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(_LOADED_AT_FIRST_USE[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -6,11 +6,12 @@ to all. Neither has what the other offers, so neither is accepted where the othe
 
 import hashlib
 import os
-from typing import Final, Protocol, runtime_checkable
-
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from hushsum.labels import KEYED_ENTROPY, REPLAYABLE_ENTROPY
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 KEY_BYTES: Final = 32  # of a KeyedEntropy
 _SMALL_READ: Final = 64  # bytes; below it the key set-up costs more than the system call
@@ -115,12 +116,14 @@ def _refuse_negative(size: int) -> None:
         raise ValueError(f"cannot read {size} bytes")
 
 
-def _aes_ctr(key: bytes) -> CipherContext:
+def _aes_ctr(key: bytes) -> "CipherContext":
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
     # A zero nonce is right where a key is used for one stream only.
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
 
-def _key_stream(stream: CipherContext, size: int) -> bytes:
+def _key_stream(stream: "CipherContext", size: int) -> bytes:
     if size <= len(_ZEROS):
         return stream.update(memoryview(_ZEROS)[:size])
     return b"".join(stream.update(memoryview(_ZEROS)[: size - at]) for at in range(0, size, len(_ZEROS)))

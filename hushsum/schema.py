@@ -6,11 +6,9 @@ it knows and then calls :meth:`Table.finish`, which refuses what nobody asked fo
 TOML is read from files of the user alone; data from a peer is never TOML.
 """
 
-import tomllib
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
-from difflib import get_close_matches
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final
@@ -144,6 +142,8 @@ class Table:
     def _refuse_others(self, known: Collection[str]) -> None:
         for key in self._values:
             if key not in known:
+                from difflib import get_close_matches
+
                 near = get_close_matches(str(key), sorted(known), n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
                 raise PlanError(self.name(str(key)), self._values[key], f"no such key here; {hint}")
@@ -206,6 +206,8 @@ def tables_of(text: str) -> dict[str, Any]:
     Raises:
         ValueError: It is no TOML, nested too deeply, or holds a number that no decimal holds.
     """
+    import tomllib  # a device reads none: its plan comes in canonical bytes
+
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except RecursionError as error:

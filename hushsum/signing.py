@@ -28,10 +28,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Self
 
-from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from hushsum.canonical import decode, encode, shown
 from hushsum.entropy import Entropy
 from hushsum.errors import CanonicalError, DirectoryError, KeyFileError
@@ -64,6 +60,8 @@ class VerifyKey:
             raise DirectoryError(f"expected an Ed25519 public key of {KEY_BYTES} bytes, got {len(raw)}")
         if not _is_sound(raw):
             raise DirectoryError("expected an Ed25519 public key, got bytes that are no point of its main group")
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
         self.raw = raw
         self._key = Ed25519PublicKey.from_public_bytes(raw)
 
@@ -74,11 +72,15 @@ class VerifyKey:
         Raises:
             DirectoryError: It is neither.
         """
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
         text = text.strip()
         if _HEX.fullmatch(text):
             return cls(bytes.fromhex(text))
         try:
-            key = serialization.load_pem_public_key(text.encode())
+            key = load_pem_public_key(text.encode())
         except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PublicKey):
@@ -93,6 +95,8 @@ class VerifyKey:
 
     def verifies(self, signature: bytes, label: bytes, *parts: bytes) -> bool:
         """Whether the key's owner signed exactly these parts under this label."""
+        from cryptography.exceptions import InvalidSignature
+
         try:
             self._key.verify(signature, _framed(label, parts))
         except InvalidSignature:
@@ -124,6 +128,8 @@ class SigningKey:
     def __init__(self, seed: bytes) -> None:
         if len(seed) != KEY_BYTES:
             raise KeyFileError(f"expected an Ed25519 private key of {KEY_BYTES} bytes, got {len(seed)}")
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.verify_key = VerifyKey(self._key.public_key().public_bytes_raw())
 
@@ -139,8 +145,12 @@ class SigningKey:
         Raises:
             KeyFileError: It is none.
         """
+        from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
         try:
-            key = serialization.load_pem_private_key(data, password=None)
+            key = load_pem_private_key(data, password=None)
         except TypeError as error:
             raise KeyFileError("expected an Ed25519 private key in PEM without a password, got an encrypted") from error
         except (ValueError, UnsupportedAlgorithm, InternalError):  # the last: what OpenSSL refuses in words of its own
@@ -188,9 +198,9 @@ class SigningKey:
 
     def to_pem(self) -> bytes:
         """Unencrypted PKCS #8 in PEM."""
-        return self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def sign(self, label: bytes, *parts: bytes) -> bytes:
         """The signature of these parts under this label: 64 bytes."""

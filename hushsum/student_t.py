@@ -1,7 +1,6 @@
 """Quantiles of Student's t distribution, for error bars from the spread of few rows. Needs no scipy."""
 
 import math
-from statistics import NormalDist
 from typing import Final
 
 _CONVERGED: Final = 2.0**-53
@@ -40,7 +39,7 @@ def student_t_quantile(probability: float, degrees: int) -> float:
     if degrees == 2:  # t = (2p − 1)/√(2p(1 − p))
         return (2.0 * probability - 1.0) / math.sqrt(2.0 * tail) / math.sqrt(1.0 - tail)
     if degrees >= _MANY:
-        return _from_normal(NormalDist().inv_cdf(probability), degrees)
+        return _from_normal(_normal_quantile(probability), degrees)
     return sign * (_from_tail(tail, degrees) if tail < 0.25 else _from_centre(abs(probability - 0.5), degrees))
 
 
@@ -70,7 +69,7 @@ def _from_tail(tail: float, degrees: int) -> float:
     ln P(T > t) is concave and falls in ln t, so Newton's steps overshoot at most once and then only ever fall; the
     normal quantile, where they begin, is below t.
     """
-    t = -NormalDist().inv_cdf(tail)
+    t = -_normal_quantile(tail)
     for _ in range(_STEPS_MAX):
         above = _tail_area(t, degrees)
         step = math.log(above / tail) * above / (t * _density(t, degrees))
@@ -129,3 +128,9 @@ def _tail_area(t: float, degrees: int) -> float:
 
 def _never_zero(value: float) -> float:
     return value if abs(value) > _TINY else _TINY
+
+
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(probability)

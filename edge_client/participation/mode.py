@@ -7,7 +7,7 @@ A mode is chosen once, when the client starts. Its transactions of the spool are
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from edge_client.config import Config
 from edge_client.encoding import ReportEncoder, split
@@ -23,16 +23,18 @@ from edge_client.transport.grpc import GrpcTransport
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
-from hushsum.secure_sum.client import ClientStep
 from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
+
+if TYPE_CHECKING:
+    from hushsum.secure_sum.client import ClientStep
 
 
 class RoundProgress(NamedTuple):
     """How far a client has come in a round: the round's id, and the client's last step."""
 
     round: bytes
-    step: ClientStep
+    step: "ClientStep"
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ between a grant and a vector, which the service can time; and it is kept while r
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Self
 
 from edge_client.encoding import counters_of
@@ -87,15 +85,6 @@ class Identity:
         if self.directory is None:
             return enter
         return replace(enter, signature=self.key.sign(labels.ENTRY, *entry_parts(enter, self.client_id)))
-
-
-def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None:
-    """A client's key, loaded if a file is given.
-
-    Raises:
-        KeyFileError: The file cannot be read, others may read it, or it holds no such key.
-    """
-    return key if key is None or isinstance(key, SigningKey) else SigningKey.load(Path(key))
 
 
 async def identity_of(context: ClientContext, submissions: SecureSubmissions) -> Identity:

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-import grpc.aio
-
-from hushsum_proto.certificates import certificates_in, check_pair
 from hushsum_proto.errors import CredentialsError
 from hushsum_proto.handshakes import explanation
 from hushsum_proto.metadata import AUTHORIZATION, BEARER
+
+if TYPE_CHECKING:
+    import grpc.aio
 
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
@@ -107,7 +106,7 @@ class Credentials:
         """
         return replace(self, token=self._token(), token_file=None)
 
-    def channel(self, target: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:  # Any: gRPC's own form
+    def channel(self, target: str, options: Sequence[tuple[str, Any]]) -> "grpc.aio.Channel":  # Any: gRPC's own form
         """A channel that connects at its first call.
 
         A proxy of the environment is used for TLS to another machine alone: it passes on what it cannot read.
@@ -115,6 +114,8 @@ class Credentials:
         Raises:
             CredentialsError: A file cannot be read, or does not hold what it should.
         """
+        import grpc.aio
+
         is_tls = self.speaks_tls(target)
         options = [*(each for each in options if each[0] != _PROXY), (_PROXY, int(is_tls and not is_loopback(target)))]
         if not is_tls:
@@ -138,7 +139,11 @@ class Credentials:
             raise CredentialsError("token: expected a line of printable ASCII, got something else")
         return token
 
-    def _shown(self) -> grpc.ChannelCredentials:
+    def _shown(self) -> "grpc.ChannelCredentials":
+        import grpc
+
+        from hushsum_proto.certificates import certificates_in, check_pair
+
         authorities, certificate, key = None, None, None
         if self.ca is not None:
             authorities = _read(self.ca, "ca")
