@@ -11,16 +11,16 @@ from typing import Any, Final, TypeVar
 
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, held
-from aggregator.errors import ConfigError, ReceiptsError
+from aggregator.errors import ConfigError, LogError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
-from aggregator.log.sqlite import SqliteLog
+from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile
 from aggregator.runtime import Runtime, retry, within
-from aggregator.store.store import Store, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store, read_sqlite_store
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 
@@ -56,17 +56,39 @@ class Backends:
         if self._config.store == "sqlite":
             self._store = await open_sqlite_store(self._files.store, self._runtime)
         else:
-            self._store = await self._patiently("the database", self._open_postgres)
+            database = await self._patiently("the database", lambda _: self._open_postgres(migrates=True))
+            self._store = Store(database)
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
-    async def _open_postgres(self, _: "_Waiting") -> Store:
+    async def look_at_store(self) -> Store | None:
+        """Opens the store to be read alone: nothing is created or upgraded. None: there is nothing in it yet.
+
+        Raises:
+            ConfigError, StoreError: As :meth:`store`.
+        """
+        if self._config.store == "sqlite":
+            if not self._files.store.exists():
+                return None
+            self._store = await read_sqlite_store(self._files.store, self._runtime)
+        else:
+            database = await self._patiently("the database", lambda _: self._open_postgres(migrates=False))
+            if not database.has_tables:
+                await database.close()
+                return None
+            self._store = Store(database)
+        self._close_at_the_end("the database", self._store.close)
+        return self._store
+
+    async def _open_postgres(self, *, migrates: bool) -> Any:  # a PostgresDatabase, whose module needs asyncpg
         postgres = _cluster("aggregator.store.postgres")
         # Retries are up to _patiently, which counts them and has the text for the end.
-        settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
+        settings = postgres.PostgresSettings(
+            self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0, migrates=migrates
+        )
         database = await postgres.PostgresDatabase.open(settings, self._runtime)
         _warn(database.warnings)
-        return Store(database)
+        return database
 
     async def log(self, plan: Plan) -> Log:
         """Opens the plan's log.
@@ -75,20 +97,42 @@ class Backends:
             ConfigError: The topic has wrong settings, brokers do not answer in time, or a key does not fit.
             LogError: It is not ours, of a newer version, ends before what is folded, or Kafka refuses us.
         """
-        log = await self._opened_log(plan)
+        if self._config.log == "sqlite":
+            log: Log = await SqliteLog.open(self._files.log, plan.id, self._config.partitions, self._runtime)
+        else:
+            log = await self._kafka_log(plan)
         self._close_at_the_end("the log", log.close)
         return log
 
-    async def _opened_log(self, plan: Plan) -> Log:
-        partitions = self._config.partitions
+    async def look_at_log(self, plan: Plan) -> None:
+        """Opens an existing log to be read alone: nothing is created.
+
+        Raises:
+            ConfigError, LogError: As :meth:`log`.
+        """
         if self._config.log == "sqlite":
-            return await SqliteLog.open(self._files.log, plan.id, partitions, self._runtime)
-        kafka, messages = _cluster("aggregator.log.kafka.log"), self._messages(plan)
+            if self._files.log.exists():
+                (await self._runtime.blocking(LOG_FILE.open_reading, self._files.log)).close()
+            return
+        absent = LogError("the topic is made at the first start")
+        try:
+            log = await self._kafka_log(plan, absent)
+        except LogError as error:
+            if error is not absent:
+                raise
+        else:
+            self._close_at_the_end("the log", log.close)
+
+    async def _kafka_log(self, plan: Plan, absent: LogError | None = None) -> Log:
+        partitions = self._config.partitions
+        kafka, messages = _cluster("aggregator.log.kafka.log"), self.messages(plan.id)
 
         async def open_log(waiting: "_Waiting") -> Log:
             marks = {} if self._store is None else await self._store.fold_marks(plan.id)
             passed = {partition: mark.position for partition, mark in marks.items()}
-            opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting, passed)
+            opened = await kafka.KafkaLog.open(
+                self._kafka, plan, partitions, messages, self._runtime, waiting, passed, absent=absent
+            )
             log: Log = opened
             _warn(opened.warnings)
             return log
@@ -143,6 +187,24 @@ class Backends:
         joined: Membership = kafka.KafkaMembership(self._kafka, plan, self._config.partitions, self._runtime, observer)
         return joined
 
+    async def look_at_brokers(self) -> None:
+        """Reaches the brokers, and checks the topic of receipts where there is one: nothing is created.
+
+        Raises:
+            ConfigError, LogError: As :meth:`receipts`.
+        """
+        topics, absent = _cluster("aggregator.log.kafka.topic"), ReceiptsError("the topic is made at the first start")
+        needs = topics.receipts_topic(self._kafka)
+
+        async def look(waiting: "_Waiting") -> None:
+            try:
+                await topics.prepare_topic(self._kafka, needs, self._runtime, waiting, gone=absent)
+            except ReceiptsError as error:
+                if error is not absent:
+                    raise
+
+        await self._patiently("kafka", look)
+
     @property
     def _files(self) -> DataDir:
         assert self._folder is not None, "the settings demand a folder wherever something is a file"
@@ -167,7 +229,12 @@ class Backends:
             session_s=config.kafka_session_s,
         )
 
-    def _messages(self, plan: Plan) -> LogMessages:
+    def messages(self, plan_id: bytes) -> LogMessages:
+        """Signs and reads the messages of the log on Kafka.
+
+        Raises:
+            ConfigError: A file of keys cannot be used, or a key is not the one of the directory.
+        """
         config = self._config
         if config.directory is None:
             return PlainMessages()
@@ -177,7 +244,7 @@ class Backends:
             gateway = signing_key_of("gateway_key", config.gateway_key)
         if config.role in {"all", "releaser"} and config.releaser_key is not None:
             releaser = signing_key_of("releaser_key", config.releaser_key)
-        return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
+        return SignedMessages(plan_id, directory, gateway, releaser, producers=config.direct_producers)
 
     async def _patiently(self, what: str, work: Callable[["_Waiting"], Awaitable[T]]) -> T:
         """The result of ``work``, repeated for as long as a start may wait for brokers and a database (start_s)."""

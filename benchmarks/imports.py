@@ -22,8 +22,12 @@ from time import perf_counter
 begun = perf_counter()
 import {}
 ended = perf_counter()
-import resource, sys
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+try:  # ru_maxrss may be that of the process that started this one
+    with open("/proc/self/status") as status:
+        peak = next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+except OSError:
+    import resource, sys
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 print(ended - begun, peak)
 """
 

@@ -1,5 +1,6 @@
 """`hushsum serve`: the aggregator, whole or one role of it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class _Grouped(click.Command):
         "hushsum serve --plan plan.toml --data DIR",
         "hushsum serve --config aggregator.toml --listen 127.0.0.1:9000",
         "hushsum serve --config cluster.toml --role worker",
+        "hushsum serve --config cluster.toml --role worker --check",
         "hushsum serve --role shuffler --upstream HOST:7443 --data DIR --shufflers FILE --shuffler-key FILE",
     ),
 )
@@ -113,7 +115,8 @@ class _Grouped(click.Command):
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="[default: console]")
 @click.option("--traces", is_flag=True, default=None, help="Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says.")
-def serve(*, config_file: Path | None, log_kind: str | None, **settings: object) -> None:
+@click.option("--check", is_flag=True, help="Try files, keys, ports, brokers, database and plan; start nothing.")
+def serve(*, config_file: Path | None, log_kind: str | None, check: bool, **settings: object) -> None:
     """Run the aggregator of one plan, until SIGTERM or Ctrl-C.
 
     By default one process does everything, and needs a plan and a folder. Several processes share the work with --log
@@ -121,6 +124,8 @@ def serve(*, config_file: Path | None, log_kind: str | None, **settings: object)
 
     The address of the database holds a password and is never an option: it is read from the environment,
     HUSHSUM_POSTGRES_DSN, or from the file of --config, which may hold every other setting, too.
+
+    With --check it prints one line for each part, "ok" or "failed" and why, and ends with 1 if any failed.
     """
     import asyncio
 
@@ -128,6 +133,37 @@ def serve(*, config_file: Path | None, log_kind: str | None, **settings: object)
     from aggregator.config import Config
     from aggregator.logs import write_journal
 
+    if check:
+        _check(config_file, {**settings, "log": log_kind})
+        return
     config = Config.load(config_file, {**settings, "log": log_kind})
     write_journal(config.log_level, config.log_format)
     asyncio.run(run(config))
+
+
+def _check(config_file: Path | None, settings: dict[str, object]) -> None:
+    import asyncio
+
+    from aggregator.check import check
+    from aggregator.config import Config
+    from aggregator.errors import ConfigError
+    from aggregator.logs import write_journal
+    from aggregator.runtime import SystemRuntime
+
+    failed = []
+
+    def report(what: str, why: str) -> None:
+        click.echo(f"{what}: failed: {why}" if why else f"{what}: ok")
+        if why:
+            failed.append(what)
+
+    try:
+        config = Config.load(config_file, settings)
+    except ConfigError as error:
+        report("settings", str(error))
+    else:
+        report("settings", "")
+        write_journal(config.log_level, config.log_format)
+        asyncio.run(check(config, SystemRuntime(), report))
+    if failed:
+        sys.exit(1)

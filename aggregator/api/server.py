@@ -182,6 +182,8 @@ def _bytes_of(message: Any) -> bytes:
 
 _INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
 _SPARE_BYTES: Final = 1 << 20
+#: Two processes on one port would share its connections at random.
+_PORT_OPTIONS: Final = (("grpc.so_reuseport", 0),)
 _OTHER_CALLS_MAX: Final = 1024
 _STREAMS_OF_CONNECTION_MAX: Final = 512
 _PENDING_CALLS_MAX: Final = 8192  # of some 15 kB each, measured with grpcio 1.85
@@ -282,13 +284,7 @@ class Server:
         limits = self._guard.begin(await _addresses_of(listen))
         server = grpc.aio.server(options=[*_options(self._message_bytes_max), *limits, *connection_options(config)])
         self._probes.add_to(server, self._add_services(server))
-        try:
-            if credentials is None:
-                port = server.add_insecure_port(listen)
-            else:
-                port = server.add_secure_port(listen, credentials)
-        except RuntimeError as error:
-            raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+        port = add_port(server, listen, credentials)
         self._server = server
         self._guard.listens(port)
         self.address = f"{listen.rpartition(':')[0]}:{port}"
@@ -362,6 +358,24 @@ def _received_bytes_max(plan: Plan) -> int:
     return min(2 * allowed + _SPARE_BYTES, _INT32_MAX)
 
 
+async def check_port(listen: str, credentials: grpc.ServerCredentials | None) -> None:
+    """Takes the port and gives it back; ConfigError if the address cannot be used."""
+    server = grpc.aio.server(options=_PORT_OPTIONS)
+    add_port(server, listen, credentials)
+    await server.start()  # without any service; one that was never started would keep the port
+    await server.stop(None)
+
+
+def add_port(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+    """The port that was taken; ConfigError if the address cannot be used."""
+    try:
+        if credentials is None:
+            return server.add_insecure_port(listen)
+        return server.add_secure_port(listen, credentials)
+    except RuntimeError as error:
+        raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+
+
 def _options(received_bytes_max: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", received_bytes_max),
@@ -374,8 +388,7 @@ def _options(received_bytes_max: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # Windows stay small: grown by probing they would hold megabytes of each message that waits its turn.
         ("grpc.http2.bdp_probe", 0),
-        # Two processes on one port would share its connections at random.
-        ("grpc.so_reuseport", 0),
+        *_PORT_OPTIONS,
         # A client may ping us; we ping silent ones, and close the connections of those that do not answer.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S_MIN * 1000),

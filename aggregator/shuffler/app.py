@@ -27,7 +27,7 @@ from hushsum.plan import Plan
 from hushsum.signing import DirectoryKey, Role, SigningKey
 from hushsum_proto.credentials import Credentials
 
-_FILE: Final = "shuffler.db"
+FILE: Final = "shuffler.db"
 
 _journal = journal("shuffler")
 
@@ -59,7 +59,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
     """
     assert config.upstream is not None, "required in this role"
     async with AsyncExitStack() as stack:
-        key, entry = _key_of(config)
+        key, entry = key_of(config)
         metrics = Metrics()
         telemetry = ProcessTelemetry(config, runtime, metrics)
         await telemetry.open(stack)
@@ -105,7 +105,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         supervisor.forever("cuts", forwarder.run_closing)
         supervisor.forever("forwarding", forwarder.run_sending)
         telemetry.attend(server, supervisor.failed, stack)
-        same = ReplacedFileCheck((folder.path / _FILE,), runtime)
+        same = ReplacedFileCheck((folder.path / FILE,), runtime)
         probe = ReadinessProbe("the reports file", (same.look, file.closed_through), runtime, metrics, telemetry.tell)
         await probe.look()
         supervisor.forever("dependency probe", probe.run)
@@ -140,7 +140,7 @@ def credentials_of(config: Config) -> Credentials:
     )
 
 
-def _key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:
+def key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:
     """The shuffler's key, and its entry in the directory of shufflers."""
     assert config.shuffler_key is not None, "required in this role"
     assert config.shufflers is not None, "as well"
@@ -154,6 +154,14 @@ def _key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:
 
 async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[DataDir, ReportsFile]:
     """The data folder and the reports file in it; the stack closes them."""
+    folder = open_folder(config, stack)
+    file = await ReportsFile.open(folder.path / FILE, runtime, OsEntropy())
+    stack.push_async_callback(file.close)
+    return folder, file
+
+
+def open_folder(config: Config, stack: AsyncExitStack) -> DataDir:
+    """The data folder, which the stack closes; ConfigError if it cannot be used, or is an aggregator's."""
     folder = DataDir.open(config.folder)
     stack.callback(folder.close)
     for path in (folder.log, folder.store):
@@ -162,9 +170,7 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
                 f"data: {folder.path} holds an aggregator's {path.name}: a shuffler needs a folder of its own, and is "
                 "to be run by somebody else than the aggregator"
             )
-    file = await ReportsFile.open(folder.path / _FILE, runtime, OsEntropy())
-    stack.push_async_callback(file.close)
-    return folder, file
+    return folder
 
 
 Fetch = Callable[[], Awaitable[KeptPlan]]
@@ -180,7 +186,7 @@ async def plan_of(
             answered for ``start_s`` seconds.
         PlanError: It is no plan, or one without a shuffler.
     """
-    named = None if path is None else _read(path)
+    named = None if path is None else read_plan(path)
     kept = await file.plan()
     is_new = kept is None
     if kept is None:
@@ -195,7 +201,8 @@ async def plan_of(
     return plan, kept
 
 
-def _read(path: Path) -> KeptPlan:
+def read_plan(path: Path) -> KeptPlan:
+    """The plan of a ``plan.json``, with the signature beside it; ConfigError or PlanError if it is none."""
     data = plan_file_bytes(path)
     try:
         plan = Plan.from_bytes(data)

@@ -48,10 +48,10 @@ async def register(tx: Transaction, plan: Plan, partitions: int, first_window: i
         StoreError: The plan is stored with another P.
         BudgetError: Its limits are above its population's, or its spends could not be added up.
     """
-    if await _is_known(tx, plan, partitions):
+    if await is_known(tx, plan, partitions):
         return
     limits = await _population(tx, plan.limits)
-    if await _is_known(tx, plan, partitions):
+    if await is_known(tx, plan, partitions):
         return  # another process registered it while this one waited for the population
     await tx.execute(
         "UPDATE populations SET epsilon = $2, delta = $3 WHERE name = $1",
@@ -104,7 +104,12 @@ def _registered(plan: Plan, partitions: int, first_window: int, signed_by: str) 
     return RegisteredPlan(plan.id, plan.name, privacy.mode, privacy.population, partitions, first_window, signed_by)
 
 
-async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
+async def is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
+    """Whether the plan is registered.
+
+    Raises:
+        StoreError: It is stored with another P, or another plan is stored under its name.
+    """
     # One query, so that another process cannot register the same plan between two.
     rows = await tx.fetch("SELECT id, partitions FROM plans WHERE id = $1 OR name = $2", plan.id, plan.name)
     known: dict[bytes, int] = dict(rows)

@@ -30,7 +30,7 @@ import asyncpg
 
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import Backoff, Runtime
-from aggregator.store.schema import migrate, quoted
+from aggregator.store.schema import migrate, quoted, stored_format
 from aggregator.store.transaction import Row, Transaction, Work
 
 T = TypeVar("T")
@@ -51,6 +51,7 @@ class PostgresSettings:
         timeout_s: The longest time of a command, a lock or a pause inside a transaction.
         patience_s: How long to retry at the start.
         older_s: How long erasing waits for sessions that read an older moment.
+        migrates: Whether tables are created or upgraded; without that the database is to be read alone.
     """
 
     dsn: str
@@ -59,6 +60,7 @@ class PostgresSettings:
     timeout_s: float = 15.0
     patience_s: float = 60.0
     older_s: float = 3.0
+    migrates: bool = True
 
     def __repr__(self) -> str:
         return f"PostgresSettings(schema={self.schema!r}, pool={self.pool})"
@@ -102,10 +104,12 @@ class PostgresDatabase:
 
     Attributes:
         warnings: The promises that the server cannot keep, for the operator; a sentence each.
+        has_tables: Whether there are tables.
     """
 
     def __init__(self, settings: PostgresSettings, runtime: Runtime) -> None:
         self.warnings: tuple[str, ...] = ()
+        self.has_tables = False
         self._settings, self._runtime = settings, runtime
         self._working = asyncio.Semaphore(max(1, settings.pool - _LEFT_ALONE))
         self._erasing = asyncio.Lock()
@@ -201,7 +205,9 @@ class PostgresDatabase:
         except DATABASE_ERRORS as error:
             raise translated(error) from None  # its cause may show the address
         async with self._connection() as connection:
-            await migrate(connection, self._settings.schema)
+            if self._settings.migrates:
+                await migrate(connection, self._settings.schema)
+            self.has_tables = bool(await stored_format(connection, self._settings.schema))
             self.warnings = await promises_lost(connection)
         self._is_open = True
 

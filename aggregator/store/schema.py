@@ -179,20 +179,27 @@ async def migrate(connection: Any, schema: str) -> None:  # what asyncpg connect
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await connection.fetchval("SELECT to_regnamespace($1)", quoted(schema)) is None:
             await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
-        version = 0
-        if await connection.fetchval("SELECT to_regclass($1)", f"{quoted(schema)}.hushsum_schema") is not None:
-            version = await connection.fetchval("SELECT max(version) FROM hushsum_schema") or 0
-        else:
+        version = await stored_format(connection, schema)
+        if version is None:
             await connection.execute("CREATE TABLE hushsum_schema (version BIGINT PRIMARY KEY)")
-        if version > POSTGRES_SCHEMA_FORMAT:
-            raise StoreError(
-                f"store: the schema {schema} has format {version}; this version reads up to {POSTGRES_SCHEMA_FORMAT}: "
-                "update the service"
-            )
+            version = 0
         for number, step in enumerate(POSTGRES_MIGRATIONS[version:], version + 1):
             for statement in step:
                 await connection.execute(statement)
             await connection.execute("INSERT INTO hushsum_schema VALUES ($1)", number)
+
+
+async def stored_format(connection: Any, schema: str) -> int | None:  # what asyncpg connects; it ships no types
+    """The format of the tables; None: there are none. StoreError: it is of a newer version."""
+    if await connection.fetchval("SELECT to_regclass($1)", f"{quoted(schema)}.hushsum_schema") is None:
+        return None
+    version: int = await connection.fetchval("SELECT max(version) FROM hushsum_schema") or 0
+    if version > POSTGRES_SCHEMA_FORMAT:
+        raise StoreError(
+            f"store: the schema {schema} has format {version}; this version reads up to {POSTGRES_SCHEMA_FORMAT}: "
+            "update the service"
+        )
+    return version
 
 
 def quoted(name: str) -> str:

@@ -84,6 +84,7 @@ class Store:
 
     # Plans
     register = _write(store_plans.register)
+    is_known = _look(store_plans.is_known)
     load_plan = _look(store_plans.load_plan)
     plan_named = _look(store_plans.plan_named)
     plans = _read(store_plans.plans)
@@ -160,6 +161,16 @@ async def open_sqlite_store(path: Path, runtime: Runtime) -> Store:
         await writer.close()
         raise
     return Store(SqliteDatabase(writer, reader, runtime), exclusive=True)
+
+
+async def read_sqlite_store(path: Path, runtime: Runtime) -> Store:
+    """Opens an existing file for reading alone; nothing of it is upgraded.
+
+    Raises:
+        StoreError: The file is missing, not a store, or of a newer format.
+    """
+    reader = SqliteFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_reading, path), runtime)
+    return Store(SqliteDatabase(reader, reader, runtime))
 
 
 def memory_store(runtime: Runtime, *, exclusive: bool = False) -> Store:

@@ -222,7 +222,7 @@ class KafkaLog:
         self._connecting: defaultdict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913  the settings, and who observes the start
         cls,
         settings: KafkaSettings,
         plan: Plan,
@@ -231,10 +231,13 @@ class KafkaLog:
         runtime: Runtime,
         observer: Observer,
         marks: Mapping[int, int] | None = None,
+        *,
+        absent: LogError | None = None,
     ) -> Self:
         """Creates or checks the plan's topic; waits for brokers that are not up yet.
 
-        ``marks`` are the stored positions of the folds, by partition: the topic must reach them.
+        ``marks`` are the stored positions of the folds, by partition: the topic must reach them. With ``absent`` no
+        topic is created: it is raised where there is none.
 
         Raises:
             ConfigError: The topic does not meet its requirements, or a setting is wrong.
@@ -245,7 +248,7 @@ class KafkaLog:
         passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
         folded = sum(passed.values())
         gone = f"the topic {topic.name} is gone, although {folded} of its messages were folded: restore it"
-        prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else None)
+        prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else absent)
 
         async def ask() -> dict[int, int]:
             return await _ends(settings, topic, runtime)
