@@ -2,6 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; ARGS='...' goes on to what a target runs.
 
 PYTHON ?=
+PYTHONS ?= python3.12 python3.13 python3.14
 ARGS ?=
 N ?= 10000
 ROUNDS ?= 50
@@ -27,7 +28,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean
+.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -37,7 +38,7 @@ help: ## list these targets
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
-	@sh build_tools/setup.sh "$(PYTHON)"
+	@sh build_tools/setup.sh "$(PYTHON)" "$(VENV)"
 
 broker: setup ## fetch the Kafka that tests start into .cache, once (Java 17 and Maven)
 	@$(PY) build_tools/kafka_jars.py
@@ -50,6 +51,17 @@ test: setup broker ## the test suite, six minutes on two cores (ARGS="-k name" r
 
 test-long: setup broker ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
 	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
+
+test-python: ## the test suite under another interpreter, in an environment of its own (PYTHON=python3.13)
+	@[ -n "$(PYTHON)" ] || { echo "test-python: name the interpreter: make test-python PYTHON=python3.13" >&2; exit 1; }
+	@$(MAKE) --no-print-directory test VENV=.venv-$(notdir $(PYTHON)) PYTHON="$(PYTHON)"
+
+test-pythons: ## the test suite under Python 3.12, 3.13 and 3.14, one after the other (PYTHONS="python3.12 /path/to/python3.14")
+	@failed=; for python in $(PYTHONS); do \
+	    echo "test-pythons: $$python"; \
+	    $(MAKE) --no-print-directory test-python PYTHON="$$python" || failed="$$failed $$python"; \
+	done; \
+	[ -z "$$failed" ] || { echo "test-pythons: failed:$$failed" >&2; exit 1; }; echo "test-pythons: passed: $(PYTHONS)"
 
 fuzz: setup ## a million inputs to every decoder of what others send (N=1000000 SEED=1 ARGS="--target NAME"; ENGINE=coverage SECONDS=600)
 	@$(PY) -m tests.fuzz --engine $(ENGINE) --seconds $(SECONDS) --inputs $(if $(filter file,$(origin N)),1000000,$(N)) --seed $(SEED) $(ARGS)
@@ -117,4 +129,4 @@ lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
 
 clean: ## delete caches and what was built (the environment stays: rm -r .venv deletes it)
 	@rm -rf build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

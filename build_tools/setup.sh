@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes the environment in .venv out of requirements.lock and puts this project into it, once.
-#   usage: build_tools/setup.sh [PYTHON]
+# Makes an environment (.venv) out of requirements.lock and puts this project into it, once.
+#   usage: build_tools/setup.sh [PYTHON [FOLDER]]
 # A stamp, written last, names what the environment was made from; while that is unchanged nothing is done and nothing
 # asks the network. A set-up that was interrupted goes on where it stopped. Another lock or another Python starts afresh,
 # so that the environment never holds what the lock does not name.
 set -eu
 cd "$(dirname "$0")/.."
 
-venv=.venv
+venv=${2:-.venv}
 stamp=$venv/.ready
 origin=$venv/.made-from
 log=$venv/setup.log

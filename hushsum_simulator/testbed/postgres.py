@@ -166,10 +166,12 @@ def _binaries_for(user: str, folder: Path) -> Path:
             as_user(user, [str(binaries / "postgres"), "--version"]), check=True, capture_output=True, cwd="/"
         )
     except (OSError, subprocess.CalledProcessError):
-        # The environment is in a folder that only root may traverse.
-        copied = folder / "installed"
-        shutil.copytree(_installed(), copied, symlinks=True)
-        return copied / "bin"
+        # The environment is in a folder that only root may traverse. Programs look for the wheel's libraries beside it.
+        package, copied = _installed().parent, folder / "installed"
+        shutil.copytree(_installed(), copied / package.name / _INSTALLED, symlinks=True)
+        if (libraries := package.with_name(f"{package.name}.libs")).exists():
+            shutil.copytree(libraries, copied / libraries.name, symlinks=True)
+        return copied / package.name / _INSTALLED / "bin"
     return binaries
 
 

@@ -263,7 +263,7 @@ def test_noise_that_no_counter_could_hold_is_refused_with_its_size(claim: Claim,
 def test_without_the_accountant_a_refusal_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     claim = replace(APPROXIMATE, epsilon=Fraction("0.987654321"))  # of which no other test has kept the answer
-    with pytest.raises(PlanError, match=r"hushsum plan make.*pip install 'hushsum\[accounting\]'") as refusal:
+    with pytest.raises(PlanError, match=r"hushsum plan make.*pip install 'hushsum\[analyst\]'") as refusal:
         calibrate(hashed(10), claim)
     assert refusal.value.key == "privacy.mechanism"
     verify(README_GAUSSIAN, hashed(1000), APPROXIMATE)  # a made one needs no accountant
