@@ -1,13 +1,20 @@
 """Fixtures of the client's tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.edge_client.local_clients import RushingClock
 from tests.edge_client.model_service import ModelService
+from tests.edge_client.spools import close_all
 from tests.plans import small_plan
+
+
+@pytest.fixture(autouse=True)
+def _closed_spools() -> Iterator[None]:
+    yield
+    close_all()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from edge_client.spool.changes import Add, PackedDelta
 from edge_client.spool.spool import Spool
@@ -9,9 +10,20 @@ from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 from hushsum.usable import RecordProblems
 
+_OPENED: Final[list[Spool]] = []
+
 
 def opened(path: Path, client_id: str | None = None, bytes_max: int = 2**30) -> Spool:
-    return Spool(path, client_id=client_id, entropy=OsEntropy(), bytes_max=bytes_max)
+    """A spool that is closed at the end of the test, if not before."""
+    spool = Spool(path, client_id=client_id, entropy=OsEntropy(), bytes_max=bytes_max)
+    _OPENED.append(spool)
+    return spool
+
+
+def close_all() -> None:
+    """Closes every spool that was opened here; one that is closed stays so."""
+    while _OPENED:
+        _OPENED.pop().close()
 
 
 def bytes_of(id: DeltaId, text: str = "") -> bytes:
