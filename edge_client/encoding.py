@@ -24,8 +24,6 @@ from hushsum.delta import DeltaId, apply, encode_all, renumbered, unpack_at_home
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
-from hushsum.local import reports as encoding
-from hushsum.local.report_batch import ReportBatch
 from hushsum.plan import Plan
 from hushsum.tables import has_fields
 from hushsum.usable import read
@@ -110,6 +108,8 @@ class ReportEncoder:
         return replace(addition, first=partial(self._first, addition, several, labels))
 
     def _addition(self, records: Any, window: int, labels: object) -> AddReports:
+        from hushsum.local import reports as encoding  # where a plan sends reports alone
+
         plan = self.plan
         reports, problems = encoding.reports(plan, records, labels, self.entropy)
         split = partial(self._batches, window)
@@ -130,6 +130,8 @@ class ReportEncoder:
         return tuple(self._batch(window, reports[at : at + most]) for at in range(0, len(reports), most))
 
     def _batch(self, window: int, reports: Int64s) -> PackedDelta:
+        from hushsum.local.report_batch import ReportBatch
+
         id = DeltaId(int.from_bytes(self.entropy.read(_STREAM_BYTES), "big"), 0)
         data = ReportBatch(self.plan.id, window, id, reports).pack(self.plan)
         return PackedDelta(len(reports), lambda _: data, id.stream)

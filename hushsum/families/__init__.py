@@ -5,21 +5,65 @@ product. A family knows its own parameters and nothing of a plan: :mod:`hushsum.
 validates with it.
 """
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
 from hushsum import compiled
 from hushsum.families.base import Answer, Family, Increments, Interval, Records, RecordSchema, SetRecords, VectorRecords
-from hushsum.families.fourier import Fourier
-from hushsum.families.hashed import Hashed
-from hushsum.families.hermite import Hermite
-from hushsum.families.paired import Paired
-from hushsum.families.partition import Partition
 
-FAMILIES: dict[str, type[Family]] = {
-    "hashed": Hashed,
-    "fourier": Fourier,
-    "hermite": Hermite,
-    "partition": Partition,
-    "paired": Paired,
-}
+if TYPE_CHECKING:
+    from hushsum.families.hashed import Hashed
+
+
+def _fourier() -> type[Family]:
+    from hushsum.families.fourier import Fourier
+
+    return Fourier
+
+
+def _hashed() -> "type[Hashed]":
+    from hushsum.families.hashed import Hashed
+
+    return Hashed
+
+
+def _hermite() -> type[Family]:
+    from hushsum.families.hermite import Hermite
+
+    return Hermite
+
+
+def _paired() -> type[Family]:
+    from hushsum.families.paired import Paired
+
+    return Paired
+
+
+def _partition() -> type[Family]:
+    from hushsum.families.partition import Partition
+
+    return Partition
+
+
+class _LoadedFamilies(Mapping[str, type[Family]]):
+    """Each family by its name, loaded when it is looked up: a plan has one, and the others cost a device time."""
+
+    def __init__(self, loaders: Mapping[str, Callable[[], type[Family]]]) -> None:
+        self._loaders = loaders
+
+    def __getitem__(self, name: str) -> type[Family]:
+        return self._loaders[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaders)
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+
+FAMILIES: Final[Mapping[str, type[Family]]] = _LoadedFamilies(
+    {"hashed": _hashed, "fourier": _fourier, "hermite": _hermite, "partition": _partition, "paired": _paired}
+)
 
 __all__ = [
     "FAMILIES",
@@ -52,3 +96,11 @@ def warm_up() -> None:
 
         for loops in (vector_loops, lsh_engine, single_row, fourier_fast, hermite_loops, partition_fast):
             loops.warm_up()
+
+
+if not TYPE_CHECKING:  # a type checker knows the class above, and reports all other names
+
+    def __getattr__(name: str) -> object:
+        if name != "Hashed":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _hashed()

@@ -338,6 +338,6 @@ def test_the_randomness_of_reports_is_not_the_jitters(tmp_path: Path, monkeypatc
         asked.append(entropy)
         return np.zeros(1, np.int64), 0
 
-    monkeypatch.setattr("edge_client.encoding.encoding.reports", reports)
+    monkeypatch.setattr("hushsum.local.reports.reports", reports)
     ReportEncoder(REPORT).encode([[1.0, 2.0]], 7, None)
     assert [type(each) for each in asked] == [OsEntropy]
