@@ -362,7 +362,7 @@ def read_file(
         from pyarrow import parquet
     except ImportError as error:
         raise RecordError(
-            f"{path}: reading CSV and Parquet files needs pyarrow: pip install 'hushsum[cli]'"
+            f"{path}: reading CSV and Parquet files needs pyarrow: pip install 'hushsum[files]'"
         ) from error
     try:
         if suffix == ".parquet":

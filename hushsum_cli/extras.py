@@ -6,7 +6,7 @@ from typing import Final
 EXTRAS: Final = {
     "click": "cli",
     "rich": "cli",
-    "pyarrow": "cli",
+    "pyarrow": "files",
     "matplotlib": "analyst",
     "dp_accounting": "analyst",
     "grpc_health": "server",

@@ -173,10 +173,10 @@ def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
     for module, extra in EXTRAS.items():
         having = {name: len(packages(name)) for name in extras if names.get(module, module) in packages(name)}
         assert min(having, key=having.__getitem__) == extra, module
-    assert set(EXTRAS.values()) == {"cli", "analyst", "server", "fast", "all"} == set(extras) - {"dev"}
+    assert set(EXTRAS.values()) == {"cli", "files", "analyst", "server", "fast", "all"} == set(extras) - {"dev"}
 
 
-@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "cli")])
+@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "files")])
 def test_a_package_that_is_not_installed_is_one_line_that_names_its_extra(
     tmp_path: Path, module: str, extra: str
 ) -> None:
