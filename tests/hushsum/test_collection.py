@@ -103,7 +103,9 @@ def test_labels_of_another_number_or_type_are_refused(labels: object) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("odd", (1, b"a", True, 1.5, ["a"], np.array(["a", "b"]), np.datetime64("NaT", "s"), complex("nan")))
+@pytest.mark.parametrize(
+    "odd", (1, b"a", True, 1.5, ["a"], np.array(["a", "b"]), np.datetime64("NaT", "s"), complex("nan"))
+)
 def test_one_odd_label_costs_its_own_record_alone(odd: object) -> None:
     assert labelled("a", "b").class_indices(["a", odd, "b"], 3).tolist() == [0, -1, 1]
 
