@@ -157,6 +157,20 @@ def test_a_bug_of_ours_shows_its_trace(hushsum: Hushsum, monkeypatch: pytest.Mon
         hushsum("query", str(tmp_path / "x"), "--at", "1,2")
 
 
+def test_a_check_prints_a_line_for_each_part_and_ends_with_1_where_one_failed(hushsum: Hushsum, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(TOML)
+    given = ("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--metrics-listen", "", "--check")
+    tried = ["settings", "process", "data", "store", "plan", "log", "receipts", "listen 127.0.0.1:0"]
+    ended = hushsum(*given, "--plan", str(tmp_path / "plan.toml"))
+    assert (ended.status, ended.out.splitlines()) == (0, [f"{what}: ok" for what in tried])
+    ended = hushsum(*given, "--plan", str(tmp_path / "nowhere.toml"))
+    assert ended.status == 1
+    assert f"plan: failed: {tmp_path / 'nowhere.toml'} cannot be read: No such file or directory\n" in ended.out
+    assert "log: failed: not tried: it needs the plan\n" in ended.out
+    ended = hushsum(*given)
+    assert (ended.status, ended.out) == (1, "settings: failed: plan: required\n")
+
+
 def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {"prometheus_client": "prometheus-client", "dp_accounting": "dp-accounting", "PIL": "pillow",
