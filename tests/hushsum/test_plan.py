@@ -257,6 +257,34 @@ def test_a_plan_that_its_author_may_not_mean_is_warned_of_once() -> None:
             Plan(**usual)
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "side", "counted", "cells"),
+    [("-0.3", "0.6", "0.1", 9, 10), (0, "0.3", "0.1", 3, 4), ("40.5", "40.9", "0.01", 40, 41)],
+)
+def test_a_grid_that_rounding_gives_one_cell_more_than_it_has_counters_for_is_warned_of(
+    lower: object, upper: object, side: str, counted: int, cells: int
+) -> None:
+    def made(buckets: int, rows: int) -> Plan:
+        sketch = {"family": "partition", "bandwidth": side, "rows": rows, "buckets": buckets}
+        return Plan(
+            name="grid",
+            record={"dim": 1, "lower": [lower], "upper": [upper]},
+            sketch=sketch,
+            privacy={"epsilon": 1, "total_epsilon": 1},
+        )
+
+    for rows in (1, 5):
+        text = rf"sketch\.buckets: {counted} are fewer than the {cells} cells, .* float32, .* expected {cells} or more"
+        with pytest.warns(PlanWarning, match=text):
+            made(counted, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made(cells, 1)
+        made(2, 5)  # a count sketch on purpose
+    with pytest.warns(PlanWarning, match="one row has no error bars then"):
+        made(2, 1)
+
+
 def test_unit_client_needs_its_bound_and_multiplies_the_noise() -> None:
     with pytest.raises(PlanError, match="is missing"):
         small_plan(privacy={"unit": "client"})

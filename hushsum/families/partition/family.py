@@ -15,6 +15,7 @@ levels.
 **Frozen**: :mod:`hushsum.families.vectors`, and :mod:`cells` and :mod:`hashes` here.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -247,6 +248,29 @@ class Partition(Queried, SignedPacked, FieldsAlone):
     @property
     def _rounding(self) -> float:
         return Euclidean(self.bandwidth, self.power).rounding(self.space) if self.cells == "lsh" else 0.0
+
+    def crowded(self) -> str:
+        """What its author may not mean by the number of buckets, a sentence; empty: nothing.
+
+        One row whose cells share counters has no error bars. And where the bounds, rounded to float32, reach into one
+        cell more than they do as they are written, cells share counters that seem to be enough.
+        """
+        if self.cells != "grid":
+            return ""
+        counts: list[int] = CellGrid.of(*self.space.ends, float(self.bandwidth)).counts.tolist()
+        cells, rounded = math.prod(counts), False
+        if not self.transforms.steps:
+            ends = zip(self.record.lower, self.record.upper, strict=True)
+            rounded = math.prod(math.ceil((upper - lower) / self.bandwidth) for lower, upper in ends) <= self.buckets
+        if cells <= self.buckets or (self.rows > 1 and not rounded):
+            return ""
+        grid = f"{' x '.join(map(str, counts))} = " if len(counts) > 1 else ""
+        more = "; rounded to float32, the bounds reach into more cells than they do as written" if rounded else ""
+        without = ": one row has no error bars then, and finds no heavy cells" if self.rows == 1 else ""
+        return (
+            f"{self.buckets:,} are fewer than the {grid}{cells:,} cells, so that cells share counters{without}{more}; "
+            f"expected {cells:,} or more{'' if self.rows > 1 else ', or 5 rows'}"
+        )
 
     def _points(self, queries: npt.ArrayLike) -> Float32:
         points, cells = self.space.queries(queries), self.tables.cells

@@ -66,6 +66,13 @@ class HeavyThreshold:
         above = int(2.0 * _row_probability(min(len(rows), _ROWS_ENOUGH), self.deviations) * own.size)
         if above >= own.size:
             return 0.0
+        if not above and own.any():
+            cells = math.prod(rows.grid.level_counts(level).tolist()) if rows.grid else 0
+            raise ValueError(
+                f"the {cells:,} cells of level {level} share {rows.buckets:,} buckets in {len(rows)} "
+                f"row{'s' * (len(rows) > 1)}, which tells no heavy cell from others at {self.deviations:g} deviations: "
+                "make the plan with as many buckets as cells, or with more rows"
+            )
         return float(np.partition(own, own.size - 1 - above)[own.size - 1 - above]) + 0.5
 
 
@@ -112,7 +119,8 @@ def heavy_cells(
         cells_max: At most so many cells of a level are looked at.
 
     Raises:
-        ValueError: More would have to be looked at, or an argument is out of range.
+        ValueError: More would have to be looked at, an argument is out of range, or cells share so few counters that
+            none of them can be told to be heavy.
     """
     rows, grid = family.tables, family.tables.grid
     if grid is None:

@@ -183,6 +183,14 @@ def test_too_many_children_are_refused() -> None:
     assert len(heavy_cells(family, ones, cells_max=2**18)) == 2**18
 
 
+def test_one_row_of_shared_counters_is_no_sketch_without_heavy_cells() -> None:
+    family = family_of(1, 10, bandwidth=1, rows=1, buckets=9)
+    counters = np.zeros(family.shape, np.int64)
+    family.add(counters, family.accept(np.full((500, 1), 4.5))[0])
+    with pytest.raises(ValueError, match=r"the 10 cells of level 0 share 9 buckets in 1 row, .* as many buckets as"):
+        heavy_cells(family, counters)
+
+
 @pytest.mark.parametrize(
     ("how", "named"),
     (
