@@ -20,12 +20,13 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from hushsum import canonical
-from hushsum.canonical import real, shown
+from hushsum.canonical import real, real_text, shown
 from hushsum.collection import Collection
 from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
 from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.families.partition import Partition
+from hushsum.notebook import pairs_html
 from hushsum.parameters import Parameters
 from hushsum.privacy.accountant import Limits
 from hushsum.privacy.exact_numbers import numeral
@@ -43,6 +44,7 @@ _PLAN_BYTES_MAX: Final = 4 * 2**20
 _BREAK: Final = b"\n"  # canonical bytes never hold one
 _COUNTERS_MAX: Final = 2**31
 _EPSILON_USUAL: Final = 10
+_SHOWN_MAX: Final = 8  # items of a list
 _SKETCH_BYTES_USUAL: Final = 256 * 2**20
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
 #: Every key of a plan, by its table; which of them a family, a kind of record or a mode uses, is for those to say.
@@ -354,6 +356,33 @@ class Plan:
     def __hash__(self) -> int:
         return hash(self.id)
 
+    def summary(self) -> Iterator[tuple[str, str]]:
+        """What it collects, how, and what it promises: names and values for people."""
+        yield "id", self.hex_id[:12]
+        if isinstance(self.record, VectorRecords):
+            names = self.collection.names or tuple(f"number {number}" for number in range(self.record.dim))
+            bounds = zip(names, self.record.lower, self.record.upper, strict=True)
+            yield "columns", _some([f"{name} {real_text(low)} to {real_text(high)}" for name, low, high in bounds])
+        else:
+            yield "records", f"sets of ids below {self.record.universe:,}"
+        yield "classes", _some(self.classes)
+        yield "sketch", self.sketch_text
+        delta = f", delta {numeral(self.privacy.delta, up=True)}" if self.privacy.delta else ""
+        bound = self.privacy.records_per_client
+        unit = self.privacy.unit + (f" of at most {bound:,} records" if bound else "")
+        yield "promise", f"epsilon {numeral(self.privacy.epsilon, up=True)}{delta} per {unit}"
+        yield "budget", f"epsilon {numeral(self.privacy.total_epsilon, up=False)} in all"
+        yield "mode", self.privacy.mode
+
+    @property
+    def sketch_text(self) -> str:
+        """The family and its plain keys, such as ``hashed, kernel euclidean, bandwidth 2, rows 512``."""
+        plain = {key: value for key, value in self.family.to_fields().items() if isinstance(value, str | int)}
+        return ", ".join([self.family.name, *(f"{key} {value}" for key, value in plain.items())])
+
+    def _repr_html_(self) -> str:
+        return pairs_html(f"Plan {self.name}", self.summary())
+
     def __repr__(self) -> str:
         promise = f"ε={numeral(self.privacy.epsilon, up=True)}"
         promise += f", δ={numeral(self.privacy.delta, up=True)}" if self.privacy.delta else ""
@@ -363,6 +392,11 @@ class Plan:
 def plan_id_of(bundle: bytes) -> bytes:
     """The id that a bundle claims, unread: SHA-256 of its canonical bytes, which name the arrays after them."""
     return hashlib.sha256(bundle.partition(_BREAK)[0]).digest()
+
+
+def _some(items: Sequence[str]) -> str:
+    more = f", and {len(items) - _SHOWN_MAX:,} more" if len(items) > _SHOWN_MAX else ""
+    return ", ".join(items[:_SHOWN_MAX]) + more
 
 
 def _refuse_unused(arrays: Parameters, used: Parameters) -> None:

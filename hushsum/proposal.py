@@ -208,6 +208,24 @@ def propose(  # noqa: PLR0913 -- one argument a question
     return Proposal(tables, reasons | why, question, chosen.records, density)
 
 
+def bounds_of(columns: Sequence[str], bounds: Bounds) -> Bounds:
+    """The bounds of these columns, in the order in which the bounds are given.
+
+    Raises:
+        RecordError: Bounds without names, or a column without bounds, or bounds of no column.
+    """
+    if not isinstance(bounds, Mapping):
+        raise RecordError(f"bounds: got a list, expected them by the names of the columns: {', '.join(columns)}")
+    given = {str(column): pair for column, pair in bounds.items()}
+    for column in columns:
+        if given.get(column) is None:
+            raise RecordError(f"bounds: column {column!r} has none; {WHY_BOUNDS}. Or leave the column out")
+    for column in given:
+        if column not in columns:
+            raise RecordError(f"bounds: no column {column!r}; there are {', '.join(columns)}")
+    return given
+
+
 def read_bounds(bounds: Bounds) -> dict[str, tuple[Fraction, Fraction]]:
     """The bounds of each column as exact numbers, by its name or, of a list, by its number.
 

@@ -15,6 +15,7 @@ from hushsum.collection import by_class
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError
 from hushsum.families import Increments, Records
+from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
 from hushsum.tables import Columns, read_table
 from hushsum.usable import read
@@ -188,6 +189,15 @@ class Sketch:
 
     def __repr__(self) -> str:
         return f"Sketch(plan={self.plan.name!r}, id={self.plan.hex_id[:12]})"
+
+    def _repr_html_(self) -> str:
+        """The plan and the shape alone: counters are exact, and so is the number of records; neither may be shown."""
+        shape = " x ".join(f"{size:,}" for size in self.counters.shape)
+        pairs = [
+            *self.plan.summary(),
+            ("counters", f"{shape}: exact, not private yet; hushsum.release(sketch) gives what may be shown"),
+        ]
+        return pairs_html(f"Sketch of {self.plan.name}", pairs)
 
     def _same_plan(self, other: "Sketch") -> None:
         if self.plan.id != other.plan.id:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hushsum.bitpacking import pack_rows, pack_signed, signed_bytes_max, size_max, unpack_rows, unpack_signed
 from hushsum.errors import DeltaError, Reason
 from hushsum.families.sets import Sets
+from hushsum.notebook import ROWS_MAX, table_html
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -125,6 +126,25 @@ class Answer:
         reach = NormalDist().inv_cdf(level) if self.degrees is None else student_t_quantile(level, self.degrees)
         half = reach * self.std_error + (0.0 if self.bias is None else self.bias)
         return Interval(self.value - half, self.value + half)
+
+    def columns(self, confidence: float = 0.95) -> dict[str, npt.NDArray[np.float64]]:
+        """The answers as named columns, (m,) float64 each: for a data frame of pandas or polars, or an Arrow table.
+
+        ``value``, ``std_error``, and the ends of the intervals at this confidence, ``low`` and ``high``; ``bias`` where
+        there is one.
+        """
+        low, high = self.interval(confidence)
+        columns = {"value": self.value, "std_error": self.std_error, "low": low, "high": high}
+        return columns if self.bias is None else {**columns, "bias": self.bias}
+
+    def _repr_html_(self) -> str:
+        """The first answers as a table, with their 95 % intervals."""
+        columns = self.columns()
+        shown = [column[:ROWS_MAX].tolist() for column in columns.values()]
+        rows = [[f"{number:,.6g}" for number in row] for row in zip(*shown, strict=True)]
+        names = {"low": "95 % low", "high": "95 % high"}
+        title = f"{len(self.value):,} answer{'' if len(self.value) == 1 else 's'}"
+        return table_html(title, [names.get(name, name) for name in columns], rows, total=len(self.value))
 
     def over(self, total: float) -> "Answer":
         """The same divided by a number above 0."""

@@ -8,14 +8,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from hushsum.canonical import real, real_text
-from hushsum.errors import LedgerError
+from hushsum.errors import BudgetError, LedgerError
+from hushsum.notebook import ROWS_MAX, pairs_html, table_html
 from hushsum.privacy.accountant import Account, Limits
 from hushsum.privacy.events import Spend
+from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.relations import FREE, Cost
 from hushsum.privacy.statement import account_told
 
@@ -38,6 +41,12 @@ _SCHEMA: Final = (
         plan_id TEXT NOT NULL, kind TEXT NOT NULL, window_index INTEGER,
         fields BLOB NOT NULL,
         UNIQUE (plan_id, kind, window_index))""",
+)
+
+
+_WHAT_NOW: Final = (
+    "earlier releases have spent the rest, and it never comes back: query a release that was saved, which costs "
+    "nothing, or release the data of another population with a ledger of its own"
 )
 
 
@@ -97,6 +106,32 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self._path!r})"
 
+    def _repr_html_(self) -> str:
+        limits, spends, spent, left = self.limits, self.events(), self.spent, self.left
+        if limits is None or left is None:
+            return pairs_html(f"Ledger {self._path}", [("spent", "nothing; no limits are fixed yet")])
+        total = limits.cost
+        rows = [
+            [
+                f"{number:,}",
+                each.kind,
+                "" if each.window is None else f"{each.window:,}",
+                each.plan_id[:12],
+                "" if (cost := each.loss.cost(limits.delta)) is None else numeral(cost.epsilon, up=True),
+            ]
+            for number, each in enumerate(spends, 1)
+        ][-ROWS_MAX:]
+        about = [
+            ("population", limits.population),
+            ("unit", f"{limits.unit}, {limits.relation}"),
+            ("epsilon", f"{_ends(spent.epsilon, left.epsilon, total.epsilon)}"),
+            ("delta", f"{_ends(spent.delta, left.delta, total.delta)}" if total.delta else ""),
+        ]
+        newest = f", the newest {ROWS_MAX}" if len(spends) > ROWS_MAX else ""
+        title = f"{len(spends):,} spend{'' if len(spends) == 1 else 's'}{newest}"
+        columns = ["number", "kind", "window", "plan", "epsilon"]
+        return pairs_html(f"Ledger {self._path}", about) + (table_html(title, columns, rows) if rows else "")
+
     def register(self, limits: Limits) -> None:
         """Opens the population's account, or lowers its limits.
 
@@ -116,7 +151,13 @@ class Ledger:
                 before, or :meth:`register` refuses the limits. Nothing is written.
         """
         with self._writing():
-            account = self._registered(self._lowered(spend, limits)).charge(spend)
+            registered = self._registered(self._lowered(spend, limits))
+            try:
+                account = registered.charge(spend)
+            except BudgetError as error:
+                if not registered.recorded(spend).is_passed:
+                    raise
+                raise BudgetError(f"{error}; {_WHAT_NOW} (ledger {self._path})") from error
             cursor = self._db.execute(
                 "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
                 (spend.plan_id, spend.kind, spend.window, spend.to_bytes()),
@@ -264,3 +305,8 @@ class Ledger:
         values = (now.population, now.unit, now.relation, real_text(now.epsilon), real_text(now.delta))
         self._db.execute("INSERT OR REPLACE INTO population VALUES (1, ?, ?, ?, ?, ?)", values)
         return account
+
+
+def _ends(spent: Fraction, left: Fraction, total: Fraction) -> str:
+    """Rounded against us."""
+    return f"{numeral(spent, up=True)} spent, {numeral(left, up=False)} left of {numeral(total, up=False)}"

@@ -1,12 +1,13 @@
 """A release: what anybody may see, saved, loaded and queried for ever."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +16,23 @@ from hushsum import query
 from hushsum.entropy import OsEntropy
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
+from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
+from hushsum.privacy.accountant import Limits
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import Guarantee
+from hushsum.privacy.ledger import Ledger
 from hushsum.privacy.mode_statements import contributors_text, shuffled_text
 from hushsum.privacy.relations import Cost
 from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import spend_told
 from hushsum.release_format import COUNTERS_MAX, Header, check_reports, decode, encode
-from hushsum.tables import read_queries
+from hushsum.sketch import Sketch
+from hushsum.tables import read_file, read_queries, table_of
+
+if TYPE_CHECKING:
+    from hushsum.proposal import Bounds
 
 Counters = npt.NDArray[np.int64]
 
@@ -65,6 +73,98 @@ class Release:
             view = getattr(self, name).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
+
+    @classmethod
+    def from_data(  # noqa: PLR0913 -- one argument a question
+        cls,
+        data: Any,
+        *,
+        bounds: "Bounds",
+        epsilon: object,
+        ledger: Ledger | str | PathLike[str] | None = None,
+        total_epsilon: object = None,
+        delta: object = None,
+        question: str = "density",
+        columns: Sequence[str] | None = None,
+        target: str | None = None,
+        labels: object = None,
+        classes: Sequence[str] = (),
+        clients: Any = None,
+        records_per_client: int | None = None,
+        records: int | None = None,
+        name: str = "data",
+    ) -> "Release":
+        """The private release of a table or an array, by a plan that is proposed from public bounds and what is said.
+
+        The plan is :func:`hushsum.proposal.propose`'s, in mode ``central``; nothing of it depends on the data. Records
+        are added as :meth:`hushsum.Sketch.add` does, the ledger is charged as :func:`hushsum.release` does.
+
+        Args:
+            data: What :meth:`hushsum.Sketch.add` takes: a data frame, an Arrow table, a mapping, a list of dicts, the
+                path of a CSV, Parquet or ``.npy`` file, or an array (n, d).
+            bounds: For each column its public lower and upper bound, by its name: ``{"x": (0, 10)}``; of an array a
+                list of d pairs. They must be known without the data.
+            epsilon: ε of this release.
+            ledger: A ledger or its path; None: the release says "unaccounted".
+            total_epsilon: The most that all releases of the ledger may spend in all. None: what the ledger allows; of a
+                new one ε, so that it pays for this release and no other.
+            delta: δ; None: 0.
+            question: ``density``, ``outliers``, ``classes``, ``histogram`` or ``regression``.
+            columns: To take; None: all but those of labels and clients. Each needs its bounds.
+            target: For ``regression`` the column to predict; None: the last.
+            labels: For classes, the name of their column, or n labels.
+            classes: All labels that records may have.
+            clients: For unit ``client``, the name of their column, or n ids.
+            records_per_client: For unit ``client``, the most records of one.
+            records: About how many there are, from public knowledge; None: 100,000. It sizes the sketch.
+            name: Of the plan.
+
+        Warns:
+            DroppedRecordsWarning: Some records were left out: how many, and why.
+            ClippedRecordsWarning: Some lay outside the bounds.
+
+        Raises:
+            RecordError: A column has no bounds, or the data cannot be read. Nothing was charged.
+            ValueError: Answers that contradict each other.
+            PlanError: There is no such plan.
+            ContributionError: A client has more records than ``records_per_client``.
+            BudgetError: The ledger's limits do not allow the spend. Nothing was drawn.
+        """
+        from hushsum.proposal import bounds_of, propose  # which is not loaded otherwise
+        from hushsum.releases import release  # which makes objects of this class
+
+        if (clients is None) != (records_per_client is None):
+            raise ValueError("clients: expected together with records_per_client, for unit 'client', or neither")
+        others = [column for column in (labels, clients) if isinstance(column, str)]
+        if isinstance(data, str | PathLike):
+            named = [str(column) for column in bounds] if isinstance(bounds, Mapping) else []
+            data = read_file(data, names=named, texts=others)
+        table = table_of(data)
+        if table is not None and columns is None:
+            columns = [column for column in table.names if column not in others]
+        if columns is not None:
+            bounds = bounds_of(columns, bounds)
+        limits = _limits(ledger)
+        proposal = propose(
+            bounds,
+            epsilon=epsilon,
+            total_epsilon=(limits.epsilon if limits else epsilon) if total_epsilon is None else total_epsilon,
+            delta=delta,
+            total_delta=limits.delta if limits and limits.delta else None,
+            question=question,
+            target=target,
+            classes=classes,
+            records=records,
+            records_per_client=records_per_client,
+            name=name,
+        )
+        sketch = Sketch(proposal.plan)
+        taken = None if columns is None else proposal.plan.collection.names
+        sketch.add(data, clients=clients, labels=labels, columns=taken)
+        if ledger is None or isinstance(ledger, Ledger):
+            return release(sketch, ledger=ledger)
+        with Ledger(ledger) as opened:
+            return release(sketch, ledger=opened)
 
     @property
     def count(self) -> float:
@@ -201,12 +301,34 @@ class Release:
         about = (plan.guarantee, header.accounted, header.submissions, header.cohorts, header.shuffled)
         return cls(plan, header.kind, header.window, counters, counts, *about)
 
+    def _repr_html_(self) -> str:
+        where = "released in process" if self.window is None else f"window {self.window:,}"
+        error = query.count_std_error(self.plan, submissions=self.submissions)
+        counted = f"{self.count:,.0f}" + (f" ± {error:,.3g}" if error else "")
+        pairs = [
+            ("records", f"{counted}{'' if self.plan.report_sizes else ': their noisy number'}"),
+            ("window", where),
+            *self.plan.summary(),
+            ("ledger", "charged" if self.accounted else "none: unaccounted"),
+        ]
+        return pairs_html(f"Release of {self.plan.name}", pairs)
+
     def __repr__(self) -> str:
         delta = f", δ={numeral(self.guarantee.delta, up=True)}" if self.guarantee.delta else ""
         promise = f"ε={numeral(self.guarantee.epsilon, up=True)}{delta} per {self.guarantee.unit}"
         where = "" if self.window is None else f", window={self.window}"
         accounting = "" if self.accounted else ", unaccounted"
-        return f"Release({self.plan.name!r}{where}, {promise}{accounting})"
+        return f"Release({self.plan.name!r}{where}, {promise}, {self.plan.sketch_text}{accounting})"
+
+
+def _limits(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:
+    """What a ledger allows; None where nothing was charged to it, or it is not there yet."""
+    if ledger is None or isinstance(ledger, Ledger):
+        return None if ledger is None else ledger.limits
+    if not Path(ledger).exists():
+        return None
+    with Ledger(ledger, read_only=True) as opened:
+        return opened.limits
 
 
 def load(path: str | PathLike[str], *, counters_max: int = COUNTERS_MAX) -> Release:
