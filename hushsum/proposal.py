@@ -76,6 +76,7 @@ _NOISED_COUNTERS: Final = 2**17
 _CELL_RECORDS: Final = 15  # ε times the records in a cell, on average: noise of a tenth of them
 _AXIS_CELLS_MAX: Final = 100
 _REGRESSION_ROWS: Final = 96  # about 100 rows are the best at ε = 1 (hushsum.fitting)
+_MEAN_LOSS: Final = 0.15  # of power 4: that of a model that fits is 0.125
 _NOISED_DELTA: Final = Fraction(1, 10**6)
 _SECURE_DELTA: Final = Fraction(1, 10**9)  # above what a secure sum itself may fail by
 _OFF_CENTRE_MAX: Final = Fraction(1, 10)
@@ -396,7 +397,7 @@ class _Choice:
             "sketch.rows": "as many as the sums of products of columns need; noise grows with their root",
             "sketch.transforms": "each column in units of a sixth of its bounds; coefficients are in these units",
         }
-        return sketch, reasons, 0.2
+        return sketch, reasons, _MEAN_LOSS
 
     def _scaled(self) -> tuple[dict[str, object], dict[str, str]]:
         """A transform that makes all columns equally wide, where they are not."""

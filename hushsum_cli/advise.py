@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -23,24 +23,25 @@ _SENT: Final = "delta: of one record; a client's: of all that it sends together.
 _SUBMITTED: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
+_BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinates
 
 
 @click.command(
     short_help="Predict accuracy and costs, before budget is spent.",
     epilog=examples(
+        "hushsum plan advise plan.toml",
         "hushsum plan advise plan.toml --records 1e6 --density 0.1",
         "hushsum plan advise plan.toml --records 2e5 --clients 40000 --density 0.1 --plot advice.png",
     ),
 )
 @click.argument("plan_file", type=_FILE)
 @click.option(
-    "--records", type=ExactNumber(), required=True, help="Records expected in a window; with classes, of one."
+    "--records", type=ExactNumber(), help="Records expected in a window; with classes, of one.  [default: a range]"
 )
 @click.option(
     "--density",
     type=ExactNumber(),
-    required=True,
-    help="Mean kernel at a typical query: its answer over --records.",
+    help="Mean kernel at a typical query: its answer over --records.  [default: a range]",
 )
 @click.option(
     "--clients",
@@ -63,8 +64,8 @@ _KIB: Final = 2**10
 def advise(  # noqa: PLR0913  an option each, and click passes them by name
     *,
     plan_file: Path,
-    records: Fraction,
-    density: Fraction,
+    records: Fraction | None,
+    density: Fraction | None,
     clients: Fraction | None,
     device_ms: Fraction,
     delta_kib: Fraction,
@@ -73,6 +74,8 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     as_json: bool,
 ) -> None:
     """Predict how far answers of a plan will be off, what it costs, and which number of rows to take.
+
+    Without --records or --density, a table shows the error over a range of them.
 
     Nothing real is read, and no budget is spent: the plan is tried on made-up records whose mean kernel is your guess.
     Guess from what is public, never from the records that the plan protects: what you choose by them would tell of
@@ -88,7 +91,13 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     plan = load(plan_file)
     try:
         allowance = Allowance(float(device_ms), float(delta_kib), float(memory_mib))
-        warn_of_delta(plan, round(records))
+        if records is not None:
+            warn_of_delta(plan, round(records))
+        if records is None or density is None:
+            if clients is not None or plot is not None:
+                raise click.UsageError("--clients and --plot need both --records and --density")
+            print_range(plan, records, density, as_json=as_json)
+            return
         advice = _ask(plan, round(records), float(density), None if clients is None else round(clients), allowance)
     except (ValueError, OverflowError) as error:
         raise click.UsageError(str(error)) from error
@@ -98,6 +107,42 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
         print_json(advice.to_fields())
     else:
         _print(advice, plot)
+
+
+def print_range(plan: "Plan", records: Fraction | None, density: Fraction | None, *, as_json: bool = False) -> None:
+    """The error over a range of what is not known.
+
+    Raises:
+        ValueError: No such records, or no such density.
+    """
+    from hushsum.advice import advise_range
+
+    known: dict[str, Any] = {} if records is None else {"records": [round(records)]}
+    known |= {} if density is None else {"densities": [float(density)]}
+    found = advise_range(plan, **known)
+    if as_json:
+        print_json(found.to_fields())
+        return
+    rows = [
+        [f"{density:g}", *(_error(error, found.relative(row, n)) for n, error in enumerate(found.errors[row]))]
+        for row, density in enumerate(found.densities)
+    ]
+    of = " of one class" if plan.classes else ""
+    title = f"expected error of an answer (one standard error) by the number of records{of}"
+    paired = plan.family.name == "paired"
+    first = "mean loss" if paired else "density"
+    print_table([first, *(f"{n:,}" for n in found.records)], rows, title=title)
+    what = "loss of a model" if paired else "kernel at the query: its answer over the number of records"
+    click.echo(f"{first}: mean {what}. In brackets, the error as a share of the answer.")
+    if (error := plan.family.kernel_error) >= _BIAS_SHOWN:
+        click.echo(f"bias: up to {error:.2g} for each record beside that; each answer bounds its own, mostly far below")
+
+
+def _error(error: float, share: float) -> str:
+    from hushsum.advice import shown
+
+    percent = f"{100 * share:.2g}" if share < 1 else f"{100 * share:,.0f}"
+    return f"±{shown(error)} ({percent}\u00a0%)"
 
 
 def _ask(

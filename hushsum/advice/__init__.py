@@ -6,10 +6,12 @@ From the plan and public guesses alone; nothing here reads real records, and not
 from hushsum.advice.costs import Allowance, Costs, Guesses
 from hushsum.advice.forecast import advise
 from hushsum.advice.local import ReportAdvice, ReportSize, advise_reports
+from hushsum.advice.ranges import AdviceRange, advise_range
 from hushsum.advice.values import Advice, Promise, Size, shown
 
 __all__ = [
     "Advice",
+    "AdviceRange",
     "Allowance",
     "Costs",
     "Guesses",
@@ -18,6 +20,7 @@ __all__ = [
     "ReportSize",
     "Size",
     "advise",
+    "advise_range",
     "advise_reports",
     "shown",
 ]

@@ -159,12 +159,7 @@ class _Adviser:
         return Size(rows, hashing, noises, costs, self._allowance.exceeded(costs))
 
     def _noise(self, index: int, rows: int | None) -> float:
-        plan = with_rows(self._plans[index], rows)
-        cohort, variance = plan.privacy.cohort, plan.privacy.mechanism.noise().variance
-        if cohort is not None:
-            variance *= self._guesses.cohorts(cohort)  # each has the noise of its own h survivors
-        variance *= self._guesses.noised(plan)
-        return math.sqrt(variance * self._hashing.noise_weight(plan.family))
+        return noise_error(with_rows(self._plans[index], rows), self._guesses, self._hashing)
 
     def _best(self, index: int, ladder: list[Size]) -> int | None:
         """The rows with the least error, of those that are allowed, between the powers of two as well."""
@@ -207,6 +202,15 @@ class _Adviser:
         epsilon /= math.sqrt(self._guesses.noised(plan))
         rows = error_bounds.optimal_rows(self._guesses.records * self._population.root_density, epsilon)
         return -(-rows // self._unit) * self._unit
+
+
+def noise_error(plan: Plan, guesses: Guesses, hashing: "Hashing") -> float:
+    """The standard error of an answer that is due to noise, in records."""
+    cohort, variance = plan.privacy.cohort, plan.privacy.mechanism.noise().variance
+    if cohort is not None:
+        variance *= guesses.cohorts(cohort)  # each has the noise of its own h survivors
+    variance *= guesses.noised(plan)
+    return math.sqrt(variance * hashing.noise_weight(plan.family))
 
 
 _SEED: Final = 1_618_033

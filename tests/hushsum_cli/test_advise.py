@@ -88,8 +88,8 @@ def test_the_examples_of_the_help_can_be_asked_of_the_plan_of_the_examples(
     shutil.copy(EXAMPLE_PLAN, tmp_path / "plan.toml")
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^ *hushsum plan advise (.*)$", advise.epilog or "", re.MULTILINE)
-    assert len(lines) == 2
-    for line in lines:
+    assert len(lines) == 3
+    for line in lines[1:]:
         asked = advise.make_context("advise", shlex.split(line)).params
         density = float(asked["density"])
         made = stand_in(Plan.from_toml(asked["plan_file"]), density, 1000)  # raises where no records are so dense
@@ -121,7 +121,7 @@ def test_the_plot_is_written_and_named(hushsum: Hushsum, tmp_path: Path) -> None
         (("--records", "nan", "--density", "0.2"), "a number above 0"),
         (("--records", "1e4", "--density", "0.2", "--device-ms", "-1"), "a number above 0"),
         (("--records", "500", "--density", "0.2", "--plot", "advice.abc"), "--plot"),
-        (("--records", "500"), "--density"),
+        (("--records", "500", "--plot", "advice.png"), "--plot need both --records and --density"),
     ),
 )
 def test_what_cannot_be_is_refused_in_a_sentence(
@@ -211,3 +211,22 @@ def test_reports_of_one_bit_and_of_clients_are_advised_on(hushsum: Hushsum, tmp_
     assert "a client of at most 2 reports (ε/2 each)" in told
     assert "2,000 reports are fewer than window.min_reports = 3,000" in told
     assert "randomiser" not in told.split("rows")[0]
+
+
+def test_without_guesses_a_range_of_them_is_shown(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(small_plan(), tmp_path)
+    ended = hushsum("plan", "advise", path)
+    assert ended.status == 0, ended.err
+    assert ["density", "1,000", "10,000", "100,000", "1,000,000"] in [line.split() for line in ended.out.splitlines()]
+    assert re.search(r"^ +0\.1 +±[0-9.]+ \([0-9.]+\s%\)", ended.out, re.MULTILINE)
+    ranged = json.loads(hushsum("plan", "advise", path, "--records", "5e4", "--json").out)["range"]
+    assert {each["records"] for each in ranged} == {50_000}
+    assert len({each["density"] for each in ranged}) > 1
+    ranged = json.loads(hushsum("plan", "advise", path, "--density", "0.2", "--json").out)["range"]
+    assert {each["density"] for each in ranged} == {0.2}
+
+
+def test_clients_and_a_plot_need_both_guesses(hushsum: Hushsum, tmp_path: Path) -> None:
+    ended = hushsum("plan", "advise", file_of(small_plan(), tmp_path), "--records", "5e4", "--clients", "7")
+    assert ended.status == 2
+    assert "--clients and --plot need both --records and --density" in ended.err
