@@ -201,7 +201,7 @@ def propose(  # noqa: PLR0913 -- one argument a question
     record |= {"lower": [low for low, _ in pairs], "upper": [high for _, high in pairs]}
     record |= {"classes": list(classes)} if classes else {}
     reasons |= {
-        "record.lower": "public bounds of each column; records beyond them are clipped. Never take them from the data",
+        "record.lower": "public bounds of each column, never from private data; records beyond them are clipped",
         "record.classes": "every label that is counted; records with another one are left out",
     }
     privacy, why = _privacy(epsilon, total, trust, delta, total_delta, records_per_client, clients)

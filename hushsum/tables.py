@@ -580,14 +580,53 @@ def _npy(path: Path) -> Any:
 
 def _has_no_names(path: Path, names: Collection[str]) -> bool:
     """Whether the first line of a CSV holds numbers, some of them maybe missing, and not these names."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            cells = [cell.strip() for cell in next(csv.reader(lines), [])]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RecordError(f"{path}: not a CSV file in UTF-8: {error}") from error
+    cells = [cell.strip() for cell in _first_line(path)]
     if names and set(names) <= set(cells):
         return False
+    return any(cells) and all(_is_number(cell) for cell in cells if cell)
+
+
+def _first_line(path: Path) -> list[str]:
     try:
-        return bool([float(cell) for cell in cells if cell])
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            return next(csv.reader(lines), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path}: not a CSV file in UTF-8: {error}") from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
     except ValueError:
         return False
+    return True
+
+
+def column_names(path: str | PathLike[str]) -> tuple[str, ...]:
+    """The names of a file's columns: of a CSV its first line, of a Parquet file its schema. No value is read.
+
+    Raises:
+        RecordError: The file cannot be read, or its columns have no names. What stands in their place is not shown.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in {".csv", ".parquet"}:
+        raise RecordError(f"{path}: expected a .csv or .parquet file, whose columns have names")
+    if not path.is_file():
+        raise RecordError(f"{path}: no such file")
+    if suffix == ".parquet":
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError as error:
+            raise RecordError(f"{path}: reading Parquet files needs pyarrow: pip install 'hushsum[files]'") from error
+        try:
+            names = parquet.read_schema(path).names
+        except (ArrowException, OSError) as error:
+            raise RecordError(f"{path}: not a Parquet file") from error
+    else:
+        names = _first_line(path)
+        if any(map(_is_number, names)):  # values of a record, some of which may be text
+            raise RecordError(f"{path}: its first line holds a number, expected the names of the columns alone")
+    if not names or not all(names):
+        raise RecordError(f"{path}: {'a column' if names else 'no column'} has {'no' if names else 'a'} name")
+    return _named(names, names, str, str(path)).names

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from hushsum_cli import local_text, secure_text
+from hushsum_cli.init import init
 from hushsum_cli.output import ExactNumber, bytes_text, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.sign import beside, sign
@@ -29,11 +30,12 @@ _parameters = click.option(
 )
 
 
-@click.group(short_help="Make a plan, show it, sign it.")
+@click.group(short_help="Propose a plan, make it, show it, sign it.")
 def plan() -> None:
-    """Make a plan from a plan file, show what one promises, or sign one."""
+    """Propose a plan file, make a plan from it, show what one promises, or sign one."""
 
 
+plan.add_command(init)
 plan.add_command(sign)
 
 

@@ -1,10 +1,11 @@
-"""`hushsum release`: lists what a service has published, and fetches releases."""
+"""`hushsum release`: makes releases from files, lists what a service has published, and fetches releases."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from hushsum_cli.columns import chosen_columns
 from hushsum_cli.connection import connects
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_pairs, print_table, utc_text
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hushsum.plan import Plan
+    from hushsum.privacy.relations import Cost
     from hushsum.releases import Release
+    from hushsum.sketch import Sketch
+    from hushsum.tables import Columns
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import ReleaseInfo
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_BATCH: Final = 1 << 16  # records
 _service = click.option(
     "--from",
     "service",
@@ -27,9 +33,9 @@ _service = click.option(
 )
 
 
-@click.group(short_help="List published windows, or fetch a release.")
+@click.group(short_help="Make a release from a file, list those of a service, or fetch one.")
 def release() -> None:
-    """List the windows whose outcome a service has published, or fetch a release as a .hush file."""
+    """Make a release from a file, list the windows that a service has published, or fetch a release as a .hush file."""
 
 
 @release.command(
@@ -115,6 +121,185 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
     else:
         click.echo(f"{target}: {fetched.statement()}")
+
+
+@release.command(
+    short_help="Make a release from a file, without a server.",
+    epilog=examples("hushsum release make data.csv --plan plan.toml --ledger ledger.db -o today.hush"),
+)
+@click.argument("data", type=_FILE)
+@click.option("--plan", "plan_file", type=_FILE, required=True, help="plan.toml or plan.json, of mode central.")
+@click.option(
+    "--ledger",
+    "ledger_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The ledger that is charged, one for all releases of this data; made if it is not there.",
+)
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The .hush file to write."
+)
+@click.option("--columns", help="The columns to take: names with commas, or PLAN=FILE pairs.")
+@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
+@click.option("--label-column", metavar="NAME", help="For a plan with classes: the column of the labels.")
+@click.option("--client-column", metavar="NAME", help="For a plan of unit client: the column of client ids.")
+@as_json_option
+def make(  # noqa: PLR0913  one argument an option
+    *,
+    data: Path,
+    plan_file: Path,
+    ledger_file: Path,
+    out: Path,
+    columns: str | None,
+    by_position: bool,
+    label_column: str | None,
+    client_column: str | None,
+    as_json: bool,
+) -> None:
+    """Make a private release from a CSV, Parquet or .npy file, on this machine.
+
+    The records are sketched, the ledger is charged, noise is drawn, and the release is written. If the ledger has too
+    little left, nothing is drawn or written. If the command is killed after the charge and before the file is written,
+    the charge stays and nothing was shown: run it again while the ledger has enough left.
+    """
+    import os
+
+    from hushsum import Ledger, query
+    from hushsum import release as draw
+    from hushsum.privacy.spending import refuse_drawn_by_clients
+    from hushsum_simulator.plans import load
+
+    plan = load(plan_file)
+    refuse_drawn_by_clients(plan)
+    for option, given, needed in (
+        ("--label-column", label_column, bool(plan.classes)),
+        ("--client-column", client_column, plan.privacy.unit == "client"),
+    ):
+        if needed and given is None:
+            raise click.UsageError(f"{option} is missing: plan {plan.name!r} needs it for each record")
+        if given is not None and not needed:
+            raise click.UsageError(f"{option}: plan {plan.name!r} has no use for it")
+    _refuse_existing(out)
+    folder = out.absolute().parent
+    if not os.access(folder, os.W_OK):  # found before anything is charged
+        raise click.ClickException(f"{folder}: no such folder, or it may not be written")
+    sketch = _sketch(plan, data, chosen_columns(columns), label_column, client_column, by_position=by_position)
+    _refuse_existing(out)
+    with Ledger(ledger_file) as ledger:
+        made = draw(sketch, ledger=ledger)
+        try:
+            made.save(out)
+        except OSError as error:
+            raise click.ClickException(
+                f"{out}: {error.strerror}; the ledger is charged, and this release is lost: nothing of it was shown"
+            ) from error
+        spent, left = ledger.spent, ledger.left
+    assert left is not None, "limits are registered by the charge"
+    count, std_error = made.count, query.count_std_error(plan)
+    if as_json:
+        numbers = {"count": count, "count_std_error": std_error}
+        budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False)}
+        print_json({"file": str(out), "plan_id": plan.hex_id, **numbers, **budget, "statement": made.statement()})
+        return
+    pairs = [
+        ("records", f"{count:,.0f} ± {std_error:,.3g}: their noisy number, with its standard error"),
+        ("spent", f"{_cost_text(spent, up=True)} by all releases of {ledger_file}"),
+        ("left", _cost_text(left, up=False)),
+        ("file", f"written to {out}: it may be shown to anybody, and asking it costs nothing"),
+        ("next", _next(made, out)),
+    ]
+    print_pairs(pairs, title=f"release of {plan.name}")
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise click.ClickException(f"{out} exists; -o names another file: a release is never replaced")
+
+
+def _sketch(
+    plan: "Plan",
+    data: Path,
+    columns: "Columns | None",
+    label_column: str | None,
+    client_column: str | None,
+    *,
+    by_position: bool,
+) -> "Sketch":
+    """The file's records, with a warning of those that are left out or clipped, and a bar on a terminal.
+
+    Raises:
+        RecordError: The file does not fit the plan, or none of its records can be used.
+        ContributionError: A client has more records than the plan allows.
+    """
+    import sys
+    import warnings
+    from contextlib import nullcontext
+    from itertools import compress
+
+    import numpy as np
+
+    from hushsum.collection import label_list
+    from hushsum.errors import ClippedRecordsWarning, RecordError
+    from hushsum.sketch import Sketch
+    from hushsum.tables import read_table
+    from hushsum.usable import read
+    from hushsum_simulator.progress import Bars, Quiet
+
+    table = read_table(plan, data, labels=label_column, clients=client_column, columns=columns, by_position=by_position)
+    labels = None if table.labels is None else label_list(table.labels)
+    usable = read(plan, table.records, labels)
+    problems = usable.problems
+    for warning in problems.warnings():
+        warnings.warn(warning, stacklevel=1)
+    if problems.dropped == problems.records:
+        raise RecordError(
+            f"{data}: none of {problems.records} records can be used: {problems.reasons or 'it is empty'}"
+        )
+    records = np.asarray(table.records)[usable.kept]
+    labels = None if labels is None else list(compress(labels, usable.kept))
+    clients = None if table.clients is None else list(compress(table.clients, usable.kept))
+    sketch = Sketch(plan)
+    with (
+        Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ClippedRecordsWarning)  # said above, of the whole file
+        added = progress.bar("records sketched", len(records))
+        for start in range(0, len(records), _BATCH):
+            some = slice(start, start + _BATCH)
+            sketch.add(
+                records[some],
+                labels=None if labels is None else labels[some],
+                clients=None if clients is None else clients[some],
+            )
+            added(min(start + _BATCH, len(records)))
+    return sketch
+
+
+def _next(made: "Release", out: Path) -> str:
+    """The next command: a query in the middle of the public bounds."""
+    from shlex import quote
+
+    if made.plan.family.name == "paired":
+        return f"in Python: hushsum.fitting.fit_regression(hushsum.load({str(out)!r}))"
+    vectors = made.plan.vectors
+    middle = ",".join(f"{float(low + high) / 2:g}" for low, high in zip(vectors.lower, vectors.upper, strict=True))
+    return (
+        f"hushsum query {quote(str(out))} --at {middle}"
+        if middle[0] != "-"
+        else (f"hushsum query {quote(str(out))} --at={middle}")
+    )
+
+
+def _cost(cost: "Cost", *, up: bool) -> dict[str, str]:
+    from hushsum.privacy.exact_numbers import numeral
+
+    return {"epsilon": numeral(cost.epsilon, up=up), "delta": numeral(cost.delta, up=up)}
+
+
+def _cost_text(cost: "Cost", *, up: bool) -> str:
+    found = _cost(cost, up=up)
+    return f"epsilon {found['epsilon']}" + (f", delta {found['delta']}" if cost.delta else "")
 
 
 def _next_due(plan: "Plan", window: int) -> str:

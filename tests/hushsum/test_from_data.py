@@ -51,7 +51,7 @@ def test_a_ledger_is_charged_and_its_limit_holds(frame: pd.DataFrame, tmp_path: 
     with pytest.raises(hs.BudgetError, match=r"earlier releases have spent the rest, .*: query a release .*ledger\.db"):
         release()
     with hs.Ledger(path) as ledger:
-        assert (ledger.spent.epsilon, len(ledger.events())) == (2, 2)
+        assert ledger.spent.epsilon == len(ledger.events()) == 2
         with pytest.raises(hs.BudgetError):
             hs.Release.from_data(frame, bounds=BOUNDS, epsilon=1, ledger=ledger)
 
@@ -92,8 +92,8 @@ def test_labels_and_clients_are_columns_that_need_no_bounds(frame: pd.DataFrame)
     frame["kind"], frame["who"] = np.where(frame["x"] > 3, "a", "b"), np.arange(3000)
 
     def release(**more: Any) -> hs.Release:
-        classes = {"question": "classes", "labels": "kind", "classes": ["a", "b"]}
-        return hs.Release.from_data(frame, bounds=BOUNDS, epsilon=5, **classes, **more)
+        more = {"question": "classes", "labels": "kind", "classes": ["a", "b"], **more}
+        return hs.Release.from_data(frame, bounds=BOUNDS, epsilon=5, **more)
 
     released = release(clients="who", records_per_client=2)
     assert released.plan.privacy.unit == "client"

@@ -1,0 +1,334 @@
+"""`hushsum plan init`: writes a plan file that is proposed from public bounds and a few answers."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
+from hushsum_cli.output import as_json as as_json_option
+
+if TYPE_CHECKING:
+    from hushsum.proposal import Proposal
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_QUESTIONS: Final = ("density", "outliers", "classes", "histogram", "regression")
+_TRUSTED: Final = ("central", "secure", "silo", "report")
+_EPSILON: Final = "1"
+_RECORDS: Final = 100_000
+
+
+@click.command(
+    short_help="Propose a plan file, from public bounds.",
+    epilog=examples(
+        "hushsum plan init data.csv",
+        "hushsum plan init data.csv --bounds age=0:120 --bounds income=0:500000 --total-epsilon 3",
+        "hushsum plan init --bounds x=0:10 --bounds y=0:10 --question histogram --total-epsilon 3 --records 1e5",
+    ),
+)
+@click.argument("data", type=_FILE, required=False)
+@click.option(
+    "--bounds",
+    "bounds",
+    multiple=True,
+    metavar="NAME=LOW:HIGH",
+    help="Public lower and upper bound of a column; one option for each column.",
+)
+@click.option("--columns", metavar="NAME,…", help="Columns to take.  [default: all but those of labels and clients]")
+@click.option("--question", type=click.Choice(_QUESTIONS), help="What will be asked.  [default: density]")
+@click.option("--target", metavar="NAME", help="Question regression: the column to predict.  [default: the last]")
+@click.option("--label-column", metavar="NAME", help="Question classes: the column of the labels.")
+@click.option("--classes", metavar="LABEL,…", help="Question classes: all labels that records may have.")
+@click.option("--epsilon", type=ExactNumber(), help=f"Epsilon of one release.  [default: {_EPSILON}]")
+@click.option("--total-epsilon", type=ExactNumber(), help="Limit on epsilon of all releases of this data together.")
+@click.option("--delta", type=ExactNumber(zero=True), help="Delta.  [default: 0; 0.000001 if clients add the noise]")
+@click.option(
+    "--trust",
+    type=click.Choice(_TRUSTED),
+    help="Who adds the noise: one server or this machine (central), cohorts of clients (secure), "
+    "each client (silo), each record (report).  [default: central]",
+)
+@click.option("--client-column", metavar="NAME", help="The column of client ids, which is no part of the record.")
+@click.option(
+    "--records-per-client",
+    type=click.IntRange(1),
+    help="Protect all records of a client, of which at most this many count.  [default: protect single records]",
+)
+@click.option("--clients", type=click.IntRange(1), help="Clients expected in a window, for --trust secure.")
+@click.option("--records", type=ExactNumber(), help=f"Records expected.  [default: {_RECORDS}]")
+@click.option(
+    "--public", is_flag=True, help="DATA is public, or a public sample: take what is missing from its values."
+)
+@click.option("--name", help="Name of the plan.  [default: that of DATA]")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("plan.toml"), show_default=True
+)
+@click.option("--force", is_flag=True, help="Replace an existing plan file.")
+@as_json_option
+def init(  # noqa: PLR0913  one argument an option
+    *,
+    data: Path | None,
+    bounds: tuple[str, ...],
+    columns: str | None,
+    question: str | None,
+    target: str | None,
+    label_column: str | None,
+    classes: str | None,
+    epsilon: Fraction | None,
+    total_epsilon: Fraction | None,
+    delta: Fraction | None,
+    trust: str | None,
+    client_column: str | None,
+    records_per_client: int | None,
+    clients: int | None,
+    records: Fraction | None,
+    public: bool,
+    name: str | None,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Propose a plan file: family, kernel, bandwidth, rows and buckets, with comments; print its expected error.
+
+    On a terminal, what is not given as an option is asked for. Of DATA, a CSV or Parquet file, the names of the columns
+    are read and no value, unless --public says that its values are public. Bounds taken from private data would tell
+    single values of it.
+    """
+    from hushsum.proposal import propose
+
+    if out.exists() and not force:
+        raise click.ClickException(f"{out} exists; --force replaces it, -o names another file")
+    if public and data is None:
+        raise click.UsageError("--public needs DATA, the file to read")
+    answers = _Answers(
+        data=data,
+        bounds=dict(map(_bound, bounds)),
+        columns=_listed(columns),
+        others=[column for column in (label_column, client_column) if column is not None],
+        asks=sys.stdin.isatty() and not as_json,
+    )
+    if public:
+        _take_public(answers, label_column, classes)
+    answers.complete()
+    asked = {
+        "question": answers.ask("Question", question, "density", _QUESTIONS),
+        "epsilon": answers.ask("Epsilon of one release", epsilon, _EPSILON),
+        "total_epsilon": answers.ask("Epsilon of all releases of this data together", total_epsilon, None),
+        "trust": answers.ask("Who adds the noise", trust, "central", _TRUSTED),
+    }
+    if asked["question"] == "classes":
+        labels = answers.ask("Labels, with commas", classes, None) if answers.classes is None else None
+        answers.classes = answers.classes or _listed(labels)
+    elif classes is not None:
+        answers.classes = _listed(classes)
+    if asked["total_epsilon"] is None:
+        raise click.UsageError(
+            "--total-epsilon is missing: the limit on epsilon of all releases of this data, such as 3"
+        )
+    expected = records if answers.records is None else Fraction(answers.records)
+    expected = Fraction(str(answers.ask("Records expected", expected, str(_RECORDS))))
+    try:
+        proposal = propose(
+            answers.bounds,
+            **asked,
+            delta=delta,
+            records=round(expected),
+            records_per_client=records_per_client,
+            clients=clients,
+            classes=answers.classes or (),
+            target=target,
+            name=name or ("data" if data is None else data.stem),
+        )
+        plan = proposal.plan
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    with out.open("w" if force else "x", encoding="utf-8") as file:
+        file.write(proposal.to_toml(*_comments(answers, proposal)))
+    std_error = _expected_error(proposal)
+    options = _options(answers, out, label_column, client_column) if plan.privacy.mode == "central" else None
+    if as_json:
+        numbers = {"records": proposal.records, "density": proposal.density, "std_error": std_error}
+        about = {"file": str(out), "id": plan.hex_id, "read": answers.read, "question": proposal.question}
+        print_json({**about, "sketch": plan.to_fields()["sketch"], "expected": numbers})
+        return
+    pairs = [
+        ("read", answers.read),
+        *(
+            (key, value)
+            for key, value in plan.summary()
+            if key in {"columns", "classes", "sketch", "promise", "budget"}
+        ),
+        ("error", _error_text(proposal, std_error)),
+        ("file", f"written to {out}: read its comments, and change what you know better"),
+        ("accuracy", f"hushsum plan advise {out}"),
+        ("next", f"hushsum release make {options}" if options else f"hushsum plan make {out}"),
+    ]
+    print_pairs([(key, value) for key, value in pairs if value], title=f"plan {plan.name}")
+
+
+@dataclass
+class _Answers:
+    """What is known of the columns, and where it is from."""
+
+    data: Path | None
+    bounds: dict[str, Any]
+    columns: list[str]
+    others: list[str]
+    asks: bool
+    records: int | None = None
+    classes: list[str] | None = None
+    taken: list[str] = field(default_factory=list)
+    names: tuple[str, ...] | None = None
+
+    @property
+    def read(self) -> str:
+        """What was read of the file."""
+        if self.data is None:
+            return "no file"
+        if self.taken:
+            return f"the values of {self.data.name}, which is public: {', '.join(self.taken)}"
+        return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
+
+    def wanted(self) -> list[str]:
+        """The columns of a record, in their order."""
+        from hushsum.errors import RecordError
+        from hushsum.tables import column_names
+
+        if self.data is not None and self.names is None:
+            self.names = column_names(self.data)
+            for column in (*self.columns, *self.others):
+                if column not in self.names:
+                    raise RecordError(f"{self.data}: no column {column!r}; it has {', '.join(self.names)}")
+        found = self.columns or list(self.names or ()) or list(self.bounds)
+        return [column for column in found if column not in self.others]
+
+    def complete(self) -> None:
+        """Asks for the bounds that are missing, and puts all in the order of the columns.
+
+        Raises:
+            RecordError: Some are missing where nobody can be asked, or they are of no column.
+        """
+        from hushsum.errors import RecordError
+        from hushsum.proposal import bounds_of
+
+        wanted = self.wanted()
+        if self.asks and not wanted:
+            wanted = self.columns = _listed(click.prompt("Columns, with commas"))
+        if self.asks:
+            for column in wanted:
+                if column not in self.bounds:
+                    text = click.prompt(
+                        f"Public bounds of {column}, as LOW:HIGH (empty: leave it out)", default="", show_default=False
+                    )
+                    self.bounds |= dict([_bound(f"{column}={text}")]) if text.strip() else {}
+            wanted = [column for column in wanted if column in self.bounds]
+        try:
+            given = bounds_of(wanted, self.bounds)
+        except RecordError as error:
+            raise RecordError(f"{error} (--bounds NAME=LOW:HIGH, --columns NAME,...)") from error
+        self.bounds = {column: given[column] for column in wanted}  # type: ignore[call-overload]  # a mapping, as given
+
+    def ask(self, what: str, given: object, default: str | None, choices: Sequence[str] = ()) -> Any:
+        """What was given, else what is answered on a terminal, else the default."""
+        if given is not None or not self.asks:
+            return default if given is None else given
+        kind = click.Choice(choices) if choices else None
+        return click.prompt(what, default=default, type=kind)
+
+
+def _take_public(answers: _Answers, label_column: str | None, classes: str | None) -> None:
+    """Takes what is not given from the values of a file that is public: bounds, labels, the number of records."""
+    import numpy as np
+
+    from hushsum.collection import label_list
+    from hushsum.errors import RecordError
+    from hushsum.tables import read_file
+
+    assert answers.data is not None, "checked before"
+    wanted = answers.wanted()
+    table = read_file(answers.data, names=answers.names or (), texts=answers.others)
+    values = table.numbers(wanted)
+    missing = [column for column in wanted if column not in answers.bounds]
+    for column in missing:
+        finite = values[:, wanted.index(column)]
+        finite = finite[np.isfinite(finite)]
+        if not len(finite) or finite.min() == finite.max():
+            raise RecordError(f"{answers.data}: column {column!r} has fewer than two values; give its --bounds")
+        answers.bounds[column] = (float(finite.min()), float(finite.max()))
+    if missing:
+        answers.taken.append(f"bounds of {', '.join(missing)}")
+    answers.records = len(values)
+    answers.taken.append("the number of records")
+    if label_column is not None and classes is None:
+        labels = {label for label in label_list(table.values(label_column)) if isinstance(label, str) and label}
+        answers.classes = sorted(labels)
+        answers.taken.append("the labels")
+
+
+def _bound(text: str) -> tuple[str, tuple[str, str]]:
+    name, equals, ends = text.rpartition("=")
+    low, colon, high = ends.partition(":")
+    if not (equals and colon and name.strip() and low.strip() and high.strip()):
+        raise click.BadParameter(f"{text!r}, expected NAME=LOW:HIGH, such as age=0:120", param_hint="--bounds")
+    return name.strip(), (low.strip(), high.strip())
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _comments(answers: _Answers, proposal: "Proposal") -> Iterator[str]:
+    """Lines for the top of the file, without anything that depends on values, unless these are public."""
+    import json
+
+    from hushsum.proposal import QUESTIONS
+
+    yield "A plan proposed by `hushsum plan init`. Change what you know better, then: hushsum plan make"
+    yield f"For the question {proposal.question!r}: {QUESTIONS[proposal.question]}."
+    yield f"About {proposal.records:,} records are expected{' of each class' if answers.classes else ''}."
+    if answers.data is None:
+        yield "No file was read."
+    elif answers.taken:
+        yield f"Taken from the values of {json.dumps(answers.data.name)}, which was said to be public:"
+        yield f"{json.dumps(', '.join(answers.taken))}. If it is private, this plan must not be used."
+    else:
+        yield f"Of {json.dumps(answers.data.name)} the names of the columns were read, and no value."
+
+
+def _expected_error(proposal: "Proposal") -> float | None:
+    """One standard error, in records; None where made-up records have no such density."""
+    from hushsum.advice import advise_range
+
+    try:
+        found = advise_range(proposal.plan, records=[proposal.records], densities=[proposal.density])
+    except ValueError:
+        return None
+    return found.errors[0][0]
+
+
+def _error_text(proposal: "Proposal", error: float | None) -> str:
+    from hushsum.advice import shown
+
+    if error is None:
+        return ""
+    answer = proposal.records * proposal.density
+    of = " of one class" if proposal.plan.classes else ""
+    return (
+        f"about ±{shown(error)} on an answer of {shown(answer)} records ({100 * error / answer:.2g} %), "
+        f"of {proposal.records:,} records{of}: one standard error"
+    )
+
+
+def _options(answers: _Answers, plan: Path, label_column: str | None, client_column: str | None) -> str:
+    from shlex import join
+
+    more = [] if label_column is None else ["--label-column", label_column]
+    more += [] if client_column is None else ["--client-column", client_column]
+    if answers.names is not None and {*answers.names} != {*answers.bounds, *answers.others}:
+        more += ["--columns", ",".join(answers.bounds)]
+    file = "DATA" if answers.data is None else str(answers.data)
+    return join([file, "--plan", str(plan), "--ledger", "ledger.db", "-o", "today.hush", *more])

@@ -1,0 +1,153 @@
+"""`hushsum release make`: from a file to a release, without a server."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hushsum as hs
+from hushsum.privacy.ledger import Ledger
+from tests.hushsum_cli.calling import Hushsum
+from tests.plans import classed_plan, client_plan, secure_plan, small_plan
+
+NAMES: dict[str, object] = {"names": ["x", "y"]}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def files(plan: hs.Plan, rows: list[str], header: str = "y,x") -> tuple[str, ...]:
+    Path("plan.json").write_bytes(plan.bundle)
+    Path("data.csv").write_text("\n".join([header, *rows]) + "\n")
+    return "release", "make", "data.csv", "--plan", "plan.json", "--ledger", "ledger.db", "-o", "today.hush"
+
+
+def spent() -> float:
+    with Ledger("ledger.db", read_only=True) as ledger:
+        return float(ledger.spent.epsilon)
+
+
+def test_a_file_becomes_a_release_and_the_ledger_is_charged(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"] * 500)
+    ended = hushsum(*make)
+    assert ended.status == 0, ended.err
+    release = hs.load("today.hush")
+    assert release.accounted
+    answer = release.kernel_sum([[3.0, 7.0]])
+    assert answer.value[0] == pytest.approx(500, abs=6 * answer.std_error[0])
+    assert spent() == 1
+    out = " ".join(ended.out.split())
+    assert f"{release.count:,.0f} ±" in out
+    for part in ("spent epsilon 1", "left epsilon 99", "hushsum query today.hush --at 5,5"):
+        assert part in out
+
+
+def test_columns_are_found_by_name_and_may_be_mapped(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,1,3"] * 500, header="b,c,a")
+    assert hushsum(*make).status == 1
+    assert not Path("ledger.db").exists()
+    assert hushsum(*make, "--columns", "x=a,y=b").status == 0
+    assert hs.load("today.hush").kernel_sum([[3.0, 7.0]]).value[0] > 400
+
+
+def test_an_existing_file_is_not_replaced_and_nothing_is_charged(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    Path("today.hush").write_text("precious")
+    ended = hushsum(*make)
+    assert (ended.status, Path("today.hush").read_text()) == (1, "precious")
+    assert "today.hush exists" in ended.err
+    assert not Path("ledger.db").exists()
+
+
+def test_a_spent_budget_is_one_error_and_nothing_is_written(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES, privacy={"total_epsilon": 1}), ["7,3"] * 5)
+    assert hushsum(*make).status == 0
+    Path("today.hush").unlink()
+    before = sorted(Path.cwd().iterdir())
+    ended = hushsum(*make)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "earlier releases have spent the rest" in ended.err
+    assert sorted(Path.cwd().iterdir()) == before
+    assert spent() == 1
+
+
+def test_records_that_are_left_out_or_clipped_are_warned_of_once(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"] * 8 + [",3", "70,3"])
+    ended = hushsum(*make)
+    assert ended.status == 0
+    assert ended.err.count("1 of 10 records were left out") == 1
+    assert ended.err.count("were clipped to them: y 1") == 1
+    make = (*files(small_plan(record=NAMES), [",3", ",4"]), "--json")
+    Path("today.hush").unlink()
+    ended = hushsum(*make)
+    assert (ended.status, spent()) == (1, 1)
+    assert "none of 2 records can be used" in ended.err
+
+
+def test_labels_and_clients_are_columns(hushsum: Hushsum) -> None:
+    rows = ["7,3,a", "7,3,b", "7,3,a", "7,3,", "7,3,a"]
+    make = files(classed_plan("a", "b", record=NAMES), rows, header="y,x,kind")
+    ended = hushsum(*make)
+    assert (ended.status, "--label-column is missing" in ended.err) == (2, True)
+    ended = hushsum(*make, "--label-column", "kind", "--json")
+    assert ended.status == 0, ended.err
+    assert json.loads(ended.out)["left"] == {"epsilon": "99", "delta": "0"}
+    make = files(client_plan(2), rows, header="y,x,kind")
+    Path("today.hush").unlink()
+    ended = hushsum(*make, "--by-position", "--client-column", "kind")
+    assert (ended.status, spent()) == (1, 1)
+    assert "would contribute 3 records" in ended.err
+    assert "has no use for it" in hushsum(*make, "--client-column", "kind", "--label-column", "kind").err
+
+
+def test_a_plan_whose_clients_draw_the_noise_is_refused(hushsum: Hushsum) -> None:
+    ended = hushsum(*files(secure_plan(record=NAMES), ["7,3"]))
+    assert ended.status == 1
+    assert "secure" in ended.err
+    assert not Path("ledger.db").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_charge(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    ended = hushsum(*make[:-1], "nowhere/today.hush")
+    assert ended.status == 1
+    assert "no such folder" in ended.err
+    assert not Path("ledger.db").exists()
+
+
+def test_a_kill_between_the_charge_and_the_file_costs_the_release_and_leaves_no_part_of_it(
+    hushsum: Hushsum, sources_on_path: None
+) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"] * 5)
+    killed = (
+        "import os, signal, sys\n"
+        "from hushsum.releases import Release\n"
+        "Release.to_bytes = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"sys.argv = ['hushsum', *{list(make)!r}]\n"
+        "from hushsum_cli.main import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", killed], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL
+    assert not Path("today.hush").exists()
+    assert spent() == 1
+    assert hushsum(*make).status == 0  # what is left pays for another one
+    assert spent() == 2
+    hs.load("today.hush")
+
+
+def test_what_follows_a_model_is_its_fit(hushsum: Hushsum) -> None:
+    bounds = ("--bounds", "x=-1:1", "--bounds", "y=-1:1")
+    assert hushsum("plan", "init", *bounds, "--total-epsilon", "1", "--question", "regression").status == 0
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, 5000)
+    Path("data.csv").write_text("\n".join(["x,y", *(f"{each},{each / 2}" for each in x)]))
+    ended = hushsum("release", "make", "data.csv", "--plan", "plan.toml", "--ledger", "l.db", "-o", "m.hush")
+    assert ended.status == 0, ended.err
+    assert re.search(r"fit_regression\(hushsum.load\('m.hush'\)\)", "".join(ended.out.split()))
