@@ -628,5 +628,5 @@ def column_names(path: str | PathLike[str]) -> tuple[str, ...]:
         if any(map(_is_number, names)):  # values of a record, some of which may be text
             raise RecordError(f"{path}: its first line holds a number, expected the names of the columns alone")
     if not names or not all(names):
-        raise RecordError(f"{path}: {'a column' if names else 'no column'} has {'no' if names else 'a'} name")
+        raise RecordError(f"{path}: {'a column has no name' if names else 'no column has a name'}")
     return _named(names, names, str, str(path)).names

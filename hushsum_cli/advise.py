@@ -23,15 +23,16 @@ _SENT: Final = "delta: of one record; a client's: of all that it sends together.
 _SUBMITTED: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
+_SHARE_SHOWN: Final = 1e-4
 _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinates
 
 
 @click.command(
     short_help="Predict accuracy and costs, before budget is spent.",
     epilog=examples(
-        "hushsum plan advise plan.toml",
         "hushsum plan advise plan.toml --records 1e6 --density 0.1",
         "hushsum plan advise plan.toml --records 2e5 --clients 40000 --density 0.1 --plot advice.png",
+        "hushsum plan advise plan.toml",
     ),
 )
 @click.argument("plan_file", type=_FILE)
@@ -141,7 +142,7 @@ def print_range(plan: "Plan", records: Fraction | None, density: Fraction | None
 def _error(error: float, share: float) -> str:
     from hushsum.advice import shown
 
-    percent = f"{100 * share:.2g}" if share < 1 else f"{100 * share:,.0f}"
+    percent = "> 100" if share > 1 else f"{100 * share:.2g}" if share >= _SHARE_SHOWN else "< 0.01"
     return f"±{shown(error)} ({percent}\u00a0%)"
 
 

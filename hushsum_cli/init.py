@@ -166,6 +166,7 @@ def init(  # noqa: PLR0913  one argument an option
         ("file", f"written to {out}: read its comments, and change what you know better"),
         ("accuracy", f"hushsum plan advise {out}"),
         ("next", f"hushsum release make {options}" if options else f"hushsum plan make {out}"),
+        ("or", f"hushsum plan make {out}, for a service that collects from devices" if options else ""),
     ]
     print_pairs([(key, value) for key, value in pairs if value], title=f"plan {plan.name}")
 

@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import hushsum as hs
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient
@@ -19,6 +21,7 @@ from tests.hushsum_cli.calling import Hushsum
 from tests.services import config_of
 
 ROOT = Path(__file__).parents[1]
+FIRST_RELEASE = (ROOT / "docs" / "first-release.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 EXAMPLE_PLAN = Plan.from_toml(ROOT / "examples" / "plan.toml")
@@ -137,3 +140,33 @@ async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.Cap
     async with running(config_of(tmp_path, EXAMPLE_PLAN), SystemRuntime()) as service:
         await example["contribute"](service.grpc, str(tmp_path / "spool.db"))
     assert "1000" in capsys.readouterr().out
+
+
+def people(path: Path) -> None:
+    """The file of docs/first-release.md."""
+    rng = np.random.default_rng(0)
+    rows = zip(rng.integers(20, 90, 2000), rng.integers(10_000, 90_000, 2000), strict=True)
+    path.write_text("\n".join(["age,income", *(f"{age},{income}" for age, income in rows)]))
+
+
+def test_the_commands_from_a_file_to_a_release_run_as_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    people(tmp_path / "people.csv")
+    commands = [line for line in FIRST_RELEASE.splitlines() if line.startswith("hushsum ")]
+    assert len(commands) == 4
+    for command in commands:
+        ended = Hushsum(monkeypatch, capsys)(*shlex.split(command, comments=True)[1:])
+        assert ended.status == 0, ended.err
+    assert "kernel sum" in ended.out
+
+
+def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    people(tmp_path / "people.csv")
+    (code,) = re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL)
+    exec(compile(code, "first-release.md", "exec"), {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")})
+    assert "hermite, kernel gaussian" in capsys.readouterr().out

@@ -157,7 +157,7 @@ class Ledger:
             except BudgetError as error:
                 if not registered.recorded(spend).is_passed:
                     raise
-                raise BudgetError(f"{error}; {_WHAT_NOW} (ledger {self._path})") from error
+                raise BudgetError(f"{error}; {_WHAT_NOW} (ledger {self._path})") from None
             cursor = self._db.execute(
                 "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
                 (spend.plan_id, spend.kind, spend.window, spend.to_bytes()),

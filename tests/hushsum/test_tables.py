@@ -20,7 +20,7 @@ from hushsum import DroppedRecordsWarning, RecordError, Sketch
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.local.reports import reports
 from hushsum.releases import draw
-from hushsum.tables import read_file, read_table
+from hushsum.tables import column_names, read_file, read_table
 from tests.plans import classed_plan, client_plan, set_plan, small_plan
 
 NAMED = small_plan(record={"names": ["x", "y"]})
@@ -522,3 +522,30 @@ def test_ids_of_clients_in_a_table_are_of_one_type() -> None:
     sketch = Sketch(client_plan(3))
     with pytest.raises(RecordError, match="clients"):
         sketch.add({"a": [1.0, 2.0], "b": [1.0, 2.0], "who": [None, 7]}, clients="who", by_position=True)
+
+
+def test_the_names_of_a_files_columns_are_read_without_a_value(tmp_path: Path) -> None:
+    table = pa.table({"x": [1.0], "größe": [2.0]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("\ufeffx,größe\nnot,numbers,and a third", encoding="utf-8")
+    assert column_names(tmp_path / "a.parquet") == column_names(tmp_path / "a.csv") == ("x", "größe")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("1,2\n", "its first line holds a number"),
+        ("name,7.5\n", "its first line holds a number"),
+        ("", "no column has a name"),
+        ("x,\n", "a column has no name"),
+        ("x,x\n", "two columns are called 'x'"),
+    ],
+)
+def test_a_file_without_names_of_columns_is_refused(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=error):
+        column_names(path)
+    for other in (tmp_path / "none.csv", tmp_path / "a.npy"):
+        with pytest.raises(RecordError):
+            column_names(other)
