@@ -529,7 +529,7 @@ def _real(key: str, value: object) -> Fraction:
     try:
         return real(value.item() if isinstance(value, np.generic) else value)
     except CanonicalError as error:
-        raise PlanError(key, value, f"a number ({error})") from error
+        raise PlanError(key, value, "a number, such as 0.5") from error
 
 
 def _toml(value: object) -> str:

@@ -1,7 +1,7 @@
 """`hushsum plan init`: writes a plan file that is proposed from public bounds and a few answers."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -104,42 +104,47 @@ def init(  # noqa: PLR0913  one argument an option
         raise click.ClickException(f"{out} exists; --force replaces it, -o names another file")
     if public and data is None:
         raise click.UsageError("--public needs DATA, the file to read")
-    answers = _Answers(
-        data=data,
-        bounds=dict(map(_bound, bounds)),
-        columns=_listed(columns),
-        others=[column for column in (label_column, client_column) if column is not None],
-        asks=sys.stdin.isatty() and not as_json,
+    answers = _Answers(data, dict(map(_bound, bounds)), _listed(columns), asks=sys.stdin.isatty() and not as_json)
+    question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
+    if question == "classes" and data is not None:
+        label_column = answers.ask("Column of the labels", label_column)
+    records_per_client = answers.ask(
+        "Most records of a client, to protect them all together (0: protect single records)",
+        records_per_client,
+        default=0,
+        kind=click.IntRange(0),
     )
+    if records_per_client and data is not None:
+        client_column = answers.ask("Column of client ids", client_column)
+    answers.others = [column for column in (label_column, client_column) if column is not None]
+    answers.classes = _listed(classes)
     if public:
-        _take_public(answers, label_column, classes)
+        answers.take_public(label_column, counts=records is None)
     answers.complete()
-    asked = {
-        "question": answers.ask("Question", question, "density", _QUESTIONS),
-        "epsilon": answers.ask("Epsilon of one release", epsilon, _EPSILON),
-        "total_epsilon": answers.ask("Epsilon of all releases of this data together", total_epsilon, None),
-        "trust": answers.ask("Who adds the noise", trust, "central", _TRUSTED),
+    if question == "classes" and not answers.classes:
+        answers.classes = _listed(answers.ask("All labels, with commas", None))
+    asked: dict[str, Any] = {
+        "epsilon": answers.ask("Epsilon of one release", epsilon, default=_EPSILON, kind=ExactNumber()),
+        "total_epsilon": answers.ask(
+            "Epsilon of all releases of this data together", total_epsilon, kind=ExactNumber()
+        ),
+        "trust": answers.ask("Who adds the noise", trust, default="central", kind=click.Choice(_TRUSTED)),
     }
-    if asked["question"] == "classes":
-        labels = answers.ask("Labels, with commas", classes, None) if answers.classes is None else None
-        answers.classes = answers.classes or _listed(labels)
-    elif classes is not None:
-        answers.classes = _listed(classes)
     if asked["total_epsilon"] is None:
         raise click.UsageError(
             "--total-epsilon is missing: the limit on epsilon of all releases of this data, such as 3"
         )
-    expected = records if answers.records is None else Fraction(answers.records)
-    expected = Fraction(str(answers.ask("Records expected", expected, str(_RECORDS))))
+    expected = answers.ask("Records expected", records or answers.records, default=_RECORDS, kind=ExactNumber())
     try:
         proposal = propose(
             answers.bounds,
             **asked,
+            question=question,
             delta=delta,
             records=round(expected),
-            records_per_client=records_per_client,
+            records_per_client=records_per_client or None,
             clients=clients,
-            classes=answers.classes or (),
+            classes=answers.classes,
             target=target,
             name=name or ("data" if data is None else data.stem),
         )
@@ -178,10 +183,10 @@ class _Answers:
     data: Path | None
     bounds: dict[str, Any]
     columns: list[str]
-    others: list[str]
     asks: bool
+    others: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)
     records: int | None = None
-    classes: list[str] | None = None
     taken: list[str] = field(default_factory=list)
     names: tuple[str, ...] | None = None
 
@@ -191,7 +196,7 @@ class _Answers:
         if self.data is None:
             return "no file"
         if self.taken:
-            return f"the values of {self.data.name}, which is public: {', '.join(self.taken)}"
+            return f"the values of {self.data.name}, which was said to be public: {', '.join(self.taken)}"
         return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
 
     def wanted(self) -> list[str]:
@@ -221,11 +226,8 @@ class _Answers:
             wanted = self.columns = _listed(click.prompt("Columns, with commas"))
         if self.asks:
             for column in wanted:
-                if column not in self.bounds:
-                    text = click.prompt(
-                        f"Public bounds of {column}, as LOW:HIGH (empty: leave it out)", default="", show_default=False
-                    )
-                    self.bounds |= dict([_bound(f"{column}={text}")]) if text.strip() else {}
+                if column not in self.bounds and (pair := _asked_bounds(column)) is not None:
+                    self.bounds[column] = pair
             wanted = [column for column in wanted if column in self.bounds]
         try:
             given = bounds_of(wanted, self.bounds)
@@ -233,41 +235,58 @@ class _Answers:
             raise RecordError(f"{error} (--bounds NAME=LOW:HIGH, --columns NAME,...)") from error
         self.bounds = {column: given[column] for column in wanted}  # type: ignore[call-overload]  # a mapping, as given
 
-    def ask(self, what: str, given: object, default: str | None, choices: Sequence[str] = ()) -> Any:
+    def ask(self, what: str, given: Any, *, default: Any = None, kind: Any = None) -> Any:
         """What was given, else what is answered on a terminal, else the default."""
         if given is not None or not self.asks:
             return default if given is None else given
-        kind = click.Choice(choices) if choices else None
         return click.prompt(what, default=default, type=kind)
 
+    def take_public(self, label_column: str | None, *, counts: bool) -> None:
+        """Takes what is not given from the values of a file that is public: bounds, labels, the number of records.
 
-def _take_public(answers: _Answers, label_column: str | None, classes: str | None) -> None:
-    """Takes what is not given from the values of a file that is public: bounds, labels, the number of records."""
-    import numpy as np
+        Raises:
+            RecordError: The file cannot be read, or a column has no two numbers.
+        """
+        import numpy as np
 
-    from hushsum.collection import label_list
-    from hushsum.errors import RecordError
-    from hushsum.tables import read_file
+        from hushsum.collection import label_list
+        from hushsum.errors import RecordError
+        from hushsum.tables import read_file
 
-    assert answers.data is not None, "checked before"
-    wanted = answers.wanted()
-    table = read_file(answers.data, names=answers.names or (), texts=answers.others)
-    values = table.numbers(wanted)
-    missing = [column for column in wanted if column not in answers.bounds]
-    for column in missing:
-        finite = values[:, wanted.index(column)]
-        finite = finite[np.isfinite(finite)]
-        if not len(finite) or finite.min() == finite.max():
-            raise RecordError(f"{answers.data}: column {column!r} has fewer than two values; give its --bounds")
-        answers.bounds[column] = (float(finite.min()), float(finite.max()))
-    if missing:
-        answers.taken.append(f"bounds of {', '.join(missing)}")
-    answers.records = len(values)
-    answers.taken.append("the number of records")
-    if label_column is not None and classes is None:
-        labels = {label for label in label_list(table.values(label_column)) if isinstance(label, str) and label}
-        answers.classes = sorted(labels)
-        answers.taken.append("the labels")
+        assert self.data is not None, "checked before"
+        wanted = self.wanted()
+        missing = [column for column in wanted if column not in self.bounds]
+        labelled = label_column is not None and not self.classes
+        if not (missing or counts or labelled):
+            return
+        table = read_file(self.data, names=self.names or (), texts=self.others)
+        values = table.numbers(wanted)
+        for column in missing:
+            finite = values[:, wanted.index(column)]
+            finite = finite[np.isfinite(finite)]
+            if not len(finite) or finite.min() == finite.max():
+                raise RecordError(f"{self.data}: column {column!r} has fewer than two values; give its --bounds")
+            self.bounds[column] = (float(finite.min()), float(finite.max()))
+        if missing:
+            self.taken.append(f"bounds of {', '.join(missing)}")
+        if counts:
+            self.records = max(1, len(values))
+            self.taken.append("the number of records")
+        if label_column is not None and labelled:
+            labels = {label for label in label_list(table.values(label_column)) if isinstance(label, str) and label}
+            self.classes = sorted(labels)
+            self.taken.append("the labels")
+
+
+def _asked_bounds(column: str) -> tuple[str, str] | None:
+    """What is typed; None to leave the column out. What cannot be read is asked for again."""
+
+    def pair(text: str) -> tuple[str, str] | None:
+        return _bound(f"{column}={text}")[1] if text.strip() else None
+
+    what = f"Public bounds of {column}, as LOW:HIGH (empty: leave it out)"
+    answered: tuple[str, str] | None = click.prompt(what, default="", show_default=False, value_proc=pair)
+    return answered
 
 
 def _bound(text: str) -> tuple[str, tuple[str, str]]:

@@ -87,7 +87,7 @@ def test_of_a_public_file_what_is_missing_is_taken_and_both_texts_say_so(hushsum
     options = (*TOTAL, "--public", "--bounds", "age=0:120", "--label-column", "kind", "--question", "classes")
     ended = hushsum("plan", "init", data, *options)
     assert ended.status == 0, ended.err
-    assert "values of data.csv, which is public: bounds of income" in " ".join(ended.out.split())
+    assert "values of data.csv, which was said to be public: bounds of income" in " ".join(ended.out.split())
     text = Path("plan.toml").read_text()
     assert "which was said to be public" in text
     assert '"bounds of income, the number of records, the labels"' in text
@@ -143,16 +143,40 @@ def test_what_is_missing_or_contradicts_is_named(hushsum: Hushsum, options: tupl
 
 def test_on_a_terminal_what_is_not_given_is_asked_for(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
     data = csv(Path("data.csv"), 1)
-    typed = ["0:120", "0:500000", "", "histogram", "0.5", "2", "", "20000"]
+    typed = ["histogram", "0", "0-120", "0:120", "0:500000", "", "half", "0.5", "2", "", "20000"]
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(typed) + "\n"))
     ended = hushsum("plan", "init", data)
     assert ended.status == 0, ended.err
     for asked in ("Public bounds of age, as LOW:HIGH", "Question", "Epsilon of one release", "Records expected"):
         assert asked in ended.out
+    assert "'age=0-120', expected NAME=LOW:HIGH" in ended.out + ended.err
+    assert "'half', expected a number above 0" in ended.out + ended.err
     plan = Plan.from_toml("plan.toml")
     assert plan.collection.names == ("age", "income")  # the third was left out
     assert plan.family.name == "partition"
     assert [float(number) for number in (plan.privacy.epsilon, plan.privacy.total_epsilon)] == [0.5, 2]
+
+
+def test_labels_and_clients_are_asked_for_where_the_question_needs_them(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = csv(Path("data.csv"), 1)
+    typed = ["classes", "kind", "3", "income", "0:120", "a,b", "1", "2", "central", "500"]
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(typed) + "\n"))
+    ended = hushsum("plan", "init", data)
+    assert ended.status == 0, ended.err
+    plan = Plan.from_toml("plan.toml")
+    assert (plan.collection.names, plan.classes) == (("age",), ("a", "b"))
+    assert plan.privacy.records_per_client == 3
+    assert "--label-column kind --client-column income" in " ".join(ended.out.split())
+
+
+def test_what_is_given_counts_more_than_what_a_public_file_holds(hushsum: Hushsum) -> None:
+    data = csv(Path("data.csv"), 1)
+    ended = hushsum("plan", "init", data, *BOUNDS, *TOTAL, "--public", "--columns", "age,income", "--records", "7e5")
+    assert ended.status == 0, ended.err
+    assert "700,000 records" in Path("plan.toml").read_text()
+    assert "no value" in Path("plan.toml").read_text()  # of which none was needed
 
 
 def test_the_command_that_comes_next_runs_as_it_is_printed(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
