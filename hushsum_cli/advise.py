@@ -23,7 +23,7 @@ _SENT: Final = "delta: of one record; a client's: of all that it sends together.
 _SUBMITTED: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
-_SHARE_SHOWN: Final = 1e-4
+_PERCENT_SHOWN: Final = 0.01
 _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinates
 
 
@@ -142,8 +142,9 @@ def print_range(plan: "Plan", records: Fraction | None, density: Fraction | None
 def _error(error: float, share: float) -> str:
     from hushsum.advice import shown
 
-    percent = "> 100" if share > 1 else f"{100 * share:.2g}" if share >= _SHARE_SHOWN else "< 0.01"
-    return f"±{shown(error)} ({percent}\u00a0%)"
+    percent = 100 * share
+    text = ">100" if percent > 100 else f"{percent:.2g}" if percent >= 1 else f"{percent:.2f}"
+    return f"±{shown(error)} ({text if percent >= _PERCENT_SHOWN else f'<{_PERCENT_SHOWN}'}\u00a0%)"
 
 
 def _ask(
