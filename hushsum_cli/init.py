@@ -20,6 +20,7 @@ _QUESTIONS: Final = ("density", "outliers", "classes", "histogram", "regression"
 _TRUSTED: Final = ("central", "secure", "silo", "report")
 _EPSILON: Final = "1"
 _RECORDS: Final = 100_000
+_CLIENTS: Final = 100
 
 
 @click.command(
@@ -102,8 +103,6 @@ def init(  # noqa: PLR0913  one argument an option
 
     if out.exists() and not force:
         raise click.ClickException(f"{out} exists; --force replaces it, -o names another file")
-    if public and data is None:
-        raise click.UsageError("--public needs DATA, the file to read")
     answers = _Answers(data, dict(map(_bound, bounds)), _listed(columns), asks=sys.stdin.isatty() and not as_json)
     question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
     if question == "classes" and data is not None:
@@ -130,6 +129,8 @@ def init(  # noqa: PLR0913  one argument an option
         ),
         "trust": answers.ask("Who adds the noise", trust, default="central", kind=click.Choice(_TRUSTED)),
     }
+    if asked["trust"] == "secure":
+        clients = answers.ask("Clients expected in a window", clients, default=_CLIENTS, kind=click.IntRange(1))
     if asked["total_epsilon"] is None:
         raise click.UsageError(
             "--total-epsilon is missing: the limit on epsilon of all releases of this data, such as 3"
@@ -253,7 +254,8 @@ class _Answers:
         from hushsum.errors import RecordError
         from hushsum.tables import read_file
 
-        assert self.data is not None, "checked before"
+        if self.data is None:
+            raise click.UsageError("--public needs DATA, the file to read")
         wanted = self.wanted()
         missing = [column for column in wanted if column not in self.bounds]
         labelled = label_column is not None and not self.classes

@@ -111,7 +111,7 @@ class Release:
             delta: δ; None: 0.
             question: ``density``, ``outliers``, ``classes``, ``histogram`` or ``regression``.
             columns: To take; None: all but those of labels and clients. Each needs its bounds.
-            target: For ``regression`` the column to predict; None: the last.
+            target: For ``regression`` the column of a table to predict; None: the last of the bounds.
             labels: For classes, the name of their column, or n labels.
             classes: All labels that records may have.
             clients: For unit ``client``, the name of their column, or n ids.
@@ -140,6 +140,10 @@ class Release:
             named = [str(column) for column in bounds] if isinstance(bounds, Mapping) else []
             data = read_file(data, names=named, texts=others)
         table = table_of(data)
+        if table is None and target is not None:
+            raise ValueError(
+                "target: expected a table with names of columns; of an array the last column is the target"
+            )
         if table is not None and columns is None:
             columns = [column for column in table.names if column not in others]
         if columns is not None:

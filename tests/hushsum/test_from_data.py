@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import hushsum as hs
+from hushsum.fitting import fit_regression
 from hushsum.proposal import propose
 
 BOUNDS = {"x": (0, 10), "y": (0, 20)}
@@ -109,3 +110,16 @@ def test_a_csv_is_read_by_its_names(frame: pd.DataFrame, tmp_path: Path) -> None
     path = tmp_path / "data.csv"
     frame.to_csv(path, index=False)
     assert hs.Release.from_data(path, bounds=BOUNDS, epsilon=5).count == pytest.approx(3000, abs=100)
+
+
+def test_the_target_of_a_regression_is_found_by_its_name_and_of_an_array_it_is_the_last_column(
+    rng: np.random.Generator,
+) -> None:
+    x = rng.uniform(-1, 1, 20_000)
+    frame = pd.DataFrame({"y": x / 2 + rng.normal(0, 0.05, 20_000), "x": x})
+    bounds = {"y": (-1, 1), "x": (-1, 1)}
+    release = hs.Release.from_data(frame, bounds=bounds, epsilon=10, question="regression", target="y")
+    assert release.plan.collection.names == ("x", "y")
+    assert fit_regression(release)[0] == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ValueError, match="of an array the last column is the target"):
+        hs.Release.from_data(frame.to_numpy(), bounds=bounds, epsilon=1, question="regression", target="y")
