@@ -79,10 +79,11 @@ def test_a_spent_budget_is_one_error_and_nothing_is_written(hushsum: Hushsum) ->
 
 
 def test_records_that_are_left_out_or_clipped_are_warned_of_once(hushsum: Hushsum) -> None:
-    make = files(small_plan(record=NAMES), ["7,3"] * 8 + [",3", "70,3"])
+    make = files(small_plan(record=NAMES), ["7,3"] * 7 + ["7", ",3", "70,3"])
     ended = hushsum(*make)
     assert ended.status == 0
-    assert ended.err.count("1 of 10 records were left out") == 1
+    assert ended.err.count("2 of 10 records were left out") == 1
+    assert "line 9 of data.csv: 1 cell, expected 2" in ended.err
     assert ended.err.count("were clipped to them: y 1") == 1
     make = (*files(small_plan(record=NAMES), [",3", ",4"]), "--json")
     Path("today.hush").unlink()
