@@ -20,21 +20,19 @@ from edge_client.errors import (
     FlushTimeoutError,
     NoPartError,
     NotCountedError,
+    NotCountedWarning,
     PlanChangedError,
     PolicyError,
-    RefusalWarning,
-    RefusedError,
     SessionRefusedError,
     SettingsError,
     SpoolError,
     SpoolFullError,
     SpoolInUseError,
-    UncountedWarning,
     UnreachableError,
 )
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime
-from edge_client.stats import Stats
+from edge_client.status import Counts, Event, EventKind, Status
 from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning
 from hushsum_proto.credentials import Credentials
 
@@ -46,28 +44,29 @@ __all__ = [
     "ClippedRecordsWarning",
     "ClockWarning",
     "Config",
+    "Counts",
     "Credentials",
     "DroppedRecordsWarning",
     "EdgeClient",
     "EdgeError",
     "EdgeWarning",
+    "Event",
+    "EventKind",
     "EventTimeError",
     "FlushTimeoutError",
     "NoPartError",
     "NotCountedError",
+    "NotCountedWarning",
     "PlanChangedError",
     "Policy",
     "PolicyError",
-    "RefusalWarning",
-    "RefusedError",
     "Runtime",
     "SessionRefusedError",
     "SettingsError",
     "SpoolError",
     "SpoolFullError",
     "SpoolInUseError",
-    "Stats",
+    "Status",
     "SystemRuntime",
-    "UncountedWarning",
     "UnreachableError",
 ]

@@ -1,6 +1,7 @@
 """The client: three lines to contribute a record."""
 
 import asyncio
+import logging
 import os
 import warnings
 from collections import Counter
@@ -10,30 +11,33 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
-from edge_client.errors import ClientStateError, FlushTimeoutError
+from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolFullError
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
 from edge_client.spool.spool import Spool
-from edge_client.stats import SendStats, Stats, UnreportedRejections
+from edge_client.status import Counts, Event, EventKind, OnEvent, Status, Unreported
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
+from hushsum.errors import ClippedRecordsWarning, HushsumWarning
 from hushsum.plan import Plan
-from hushsum.privacy.accountant import Account
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
 from hushsum.tables import Columns, RecordTable, read_table
 from hushsum.usable import RecordProblems
-from hushsum_proto.answers import Answer, Status
+from hushsum_proto.answers import Answer
+from hushsum_proto.answers import Status as AnswerStatus
 from hushsum_proto.credentials import Credentials
 
 if TYPE_CHECKING:
-    from edge_client.participation.mode import Mode, RoundProgress
-    from edge_client.transport.grpc import GrpcTransport
+    from edge_client.participation.mode import Mode
+    from edge_client.transport.interface import Transport
+
+_LOG: Final = logging.getLogger("edge_client")
 
 
 class EdgeClient:
@@ -57,7 +61,7 @@ class EdgeClient:
     sent again in the same bytes, and never drawn anew, whatever the service says.
 
     Args:
-        target: ``host:port`` of the service.
+        target: ``host:port`` of the service; or a transport, such as :class:`edge_client.testing.MemoryService`.
         spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
         client_id: Who contributes, 1 to 128 printable characters; where the service asks for a token or a certificate
             the name in that, any other is refused. None: the one in the spool, which at the first contact takes the one
@@ -70,6 +74,8 @@ class EdgeClient:
             directory of clients. None: the spool draws one at its first use.
         credentials: What proves who this is, and who is believed. Files are read at each connection; while the service
             refuses what they hold, all stays in the spool and is tried again. None: nothing is shown.
+        on_event: Is called with each :class:`Event`, on the event loop: it must return at once, and must not call the
+            client. What it raises is logged.
 
     Raises:
         KeyFileError, CredentialsError: The key's file cannot be used; ``config.insecure`` would show a token to all.
@@ -77,7 +83,7 @@ class EdgeClient:
 
     def __init__(  # noqa: PLR0913  each is a choice of its own, and all but two have a default
         self,
-        target: str,
+        target: "str | Transport",
         *,
         spool: str | os.PathLike[str],
         client_id: str | None = None,
@@ -87,6 +93,7 @@ class EdgeClient:
         entropy: Entropy | None = None,
         key: str | os.PathLike[str] | SigningKey | None = None,
         credentials: Credentials | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self._target = target
         self._path = spool
@@ -95,8 +102,9 @@ class EdgeClient:
         self._config = config or Config()
         self._key = key if key is None or isinstance(key, SigningKey) else SigningKey.load(key)
         self._credentials = credentials
-        if self._config.insecure and credentials is not None:
+        if self._config.insecure and credentials is not None and isinstance(target, str):
             credentials.in_plaintext(target)  # refused before anything is opened
+        self._on_event = on_event
         self._own_runtime = SystemRuntime() if runtime is None else None
         self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
         self._entropy = entropy or OsEntropy()
@@ -104,7 +112,7 @@ class EdgeClient:
         self._running = False
         self._spool: Spool | None = None
         self._mode: Mode | None = None
-        self._unreported = UnreportedRejections()
+        self._unreported = Unreported()
         self._before: Mapping[str, int] = {}
         self._problems = RecordProblems(0)
 
@@ -141,18 +149,25 @@ class EdgeClient:
         Raises:
             EdgeError: What had stopped the client, unless that was raised before.
         """
+        for warning in await self.end(wait=error is None):
+            warnings.warn(warning, stacklevel=2)
+
+    async def end(self, *, wait: bool) -> list[HushsumWarning]:
+        """Ends the client, and returns what to warn of; without ``wait`` at once, and nothing is raised or returned."""
         mode = self._started()
         driver = mode.driver
         try:
-            if error is None and driver.failure is None and self._config.close_flush_s > 0:
+            if wait and driver.failure is None and self._config.close_flush_s > 0:
                 with suppress(FlushTimeoutError):  # the rest is sent at the next start
                     await mode.finish(self._config.close_flush_s)
         finally:
             self._running = False
             await run_to_completion(self._runtime, self._stop())
-        if error is None:
-            driver.raise_unreported()
-            self._unreported.warn(stacklevel=2)
+        if not wait:
+            return []
+        driver.raise_unreported()
+        uncounted = self._unreported.take()
+        return [] if uncounted is None else [NotCountedWarning(str(uncounted))]
 
     @property
     def client_id(self) -> str:
@@ -172,43 +187,33 @@ class EdgeClient:
         """The plan that this client contributes to."""
         return self._started().plan
 
-    @property
-    def tallies(self) -> Stats:
-        """What became of everything that was added; readable after the end, too."""
-        kept = {} if self._spool is None else self._spool.tallies
-        return Stats.of(kept, self._sends)
+    def status(self, *, since_start: bool = False) -> Status:
+        """What became of everything that was added, and how this client stands with its service.
 
-    @property
-    def tallies_since_start(self) -> Stats:
-        """What became of what was added since this client started: of no delta that it found in its spool."""
-        kept = Counter({} if self._spool is None else self._spool.tallies)
-        kept.subtract(self._before)
-        if self._mode is not None:
-            kept.subtract(self._mode.earlier)
-        return Stats.of({name: count for name, count in kept.items() if count}, self._sends)
+        Readable after the end, too.
 
-    @property
-    def problems(self) -> RecordProblems:
-        """What was wrong with some of all records that were added since this client started."""
-        return self._problems
-
-    @property
-    def account(self) -> Account | None:
-        """What this device has spent, and may still spend, by its own account: with secure sums and in local mode.
-
-        None for plans of mode ``central``, under which the service spends.
+        Args:
+            since_start: Count only what was added since this client started, and no delta that it found in its spool.
         """
-        return self._started().account
-
-    @property
-    def standing(self) -> "RoundProgress | None":
-        """How far this client has come in a round of a secure sum, to be shown; None where it is in none."""
-        return self._started().progress
-
-    @property
-    def unanswered(self) -> int:
-        """Deltas in the spool that have no definitive answer yet."""
-        return self._started().driver.unanswered
+        mode = self._mode
+        if mode is None:
+            return Status()
+        kept = Counter(mode.spool.tallies)
+        if since_start:
+            kept.subtract(self._before)
+            kept.subtract(mode.earlier)
+        driver = mode.driver
+        counts = Counts.of({name: count for name, count in kept.items() if count}, mode.sends)
+        return Status(
+            **vars(counts),
+            queued=driver.unanswered,
+            connected=self._running and driver.is_connected,
+            last_error=driver.last_error,
+            next_attempt_ms=driver.next_attempt_ms,
+            account=mode.account,
+            round=mode.progress,
+            problems=self._problems,
+        )
 
     async def add(
         self,
@@ -252,6 +257,22 @@ class EdgeClient:
             ClientStateError: The client is not running, or was closed meanwhile; nothing was taken.
             SessionRefusedError: The service has ended the session for good.
         """
+        addition = await self.encode(records, time, labels, columns=columns, by_position=by_position)
+        for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
+            warnings.warn(warning, stacklevel=2)
+        for warning in await self.store(addition):
+            warnings.warn(warning, stacklevel=2)
+
+    async def encode(
+        self,
+        records: Any,
+        time: int | datetime | None,
+        labels: object,
+        *,
+        columns: Columns | None,
+        by_position: bool,
+    ) -> Add:
+        """The first half of :meth:`add`: hashes records, and stores nothing."""
         mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         mine = copied(records)  # the caller may reuse its array
@@ -261,15 +282,26 @@ class EdgeClient:
         self._working()  # it may have ended in the meantime
         window = mode.plan.window.index_at(now_ms)
         addition = await self._runtime.computing(_encoded, mode, read, window)
-        if not (addition.dropped or addition.contributed):
-            return
         self._working()
-        for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
-            warnings.warn(warning, stacklevel=2)
-        stored = await asyncio.shield(mode.put(addition))  # stored even if this is cancelled
+        return addition
+
+    async def store(self, addition: Add) -> list[HushsumWarning]:
+        """The second half of :meth:`add`: stores them, also if this is cancelled; returns what to warn of."""
+        if not (addition.dropped or addition.contributed):
+            return []
+        mode = self._working()
+        try:
+            stored = await asyncio.shield(mode.put(addition))
+        except SpoolFullError as error:
+            self._emit(Event(EventKind.SPOOL_FULL, str(error)))
+            raise
         self._problems += addition.problems
-        for warning in left_out(addition, stored):
-            warnings.warn(warning, stacklevel=2)
+        warned = list(left_out(addition, stored))
+        for warning in (*addition.warnings_before, *warned):
+            clipped = isinstance(warning, ClippedRecordsWarning)
+            kind = EventKind.RECORDS_CLIPPED if clipped else EventKind.RECORDS_DROPPED
+            self._emit(Event(kind, str(warning)))
+        return warned
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
@@ -279,12 +311,9 @@ class EdgeClient:
         out. The service sees when that happens: whether and when this is called must not depend on records, nor on
         whether there are any. The same holds of a silo: it submits now for every such window, once and for all.
 
-        Warns:
-            UncountedWarning: Deltas came too late, or their window is over and forgotten: they are counted nowhere.
-
         Raises:
-            RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
-            NotCountedError: With a secure sum, or of a silo: windows since the last flush that said so are in no sum.
+            NotCountedError: Since the last flush that raised this, deltas came late, were refused for good or are of a
+                forgotten window; or, with a secure sum or of a silo, windows are in no sum. It says how many, and why.
             FlushTimeoutError: Not within the time; nothing is given up.
             ClientStateError: The client is not running, or was closed while this waited; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
@@ -293,7 +322,9 @@ class EdgeClient:
         if not self._running:
             raise _not_running()
         await mode.flush(timeout_s)
-        self._unreported.raise_all(stacklevel=2)
+        uncounted = self._unreported.take(mode.take_uncounted())
+        if uncounted is not None:
+            raise uncounted
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -317,12 +348,14 @@ class EdgeClient:
         plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
         if unnamed:
             transport = self._transport(spool.client_id)
-        context = ClientContext(spool, plan, transport, retry, self._key, self._note)
+        context = ClientContext(spool, plan, transport, retry, self._key, self._note, self._emit)
         self._mode = await _mode_of(plan).open(context)
         self._before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
 
-    def _transport(self, client_id: str | None) -> "GrpcTransport":
+    def _transport(self, client_id: str | None) -> "Transport":
+        if not isinstance(self._target, str):
+            return self._target
         from edge_client.transport.grpc import GrpcTransport
 
         return GrpcTransport(self._target, client_id, self._config, self._credentials)
@@ -334,10 +367,6 @@ class EdgeClient:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:
             self._own_runtime.close()
-
-    @property
-    def _sends(self) -> SendStats:
-        return SendStats() if self._mode is None else self._mode.sends
 
     def _started(self) -> "Mode":
         if self._mode is None:
@@ -351,12 +380,21 @@ class EdgeClient:
         mode.driver.raise_failure()
         return mode
 
-    def _note(self, answer: Answer) -> None:  # the fleet of hushsum_simulator.deployment overrides it
+    def _note(self, answer: Answer) -> None:
         mode = self._started()
         mode.on_answer(answer)
-        # What becomes of a silo's submission, NotCountedError tells.
-        if answer.status is Status.REFUSED or not mode.plan.privacy.is_silo:
+        # What becomes of a silo's submission, its window tells.
+        if answer.status is AnswerStatus.REFUSED or not mode.plan.privacy.is_silo:
             self._unreported.add(answer)
+        self._emit(Event.of_answer(answer))
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:  # noqa: BLE001  an application's mistake must not end what sends its data
+            _LOG.exception("on_event has raised; the client goes on")
 
 
 def _encoded(mode: "Mode", read: Callable[[], RecordTable], window: int) -> Add:

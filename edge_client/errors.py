@@ -87,32 +87,39 @@ class FlushTimeoutError(UnreachableError, TimeoutError):
     """Some deltas had no definitive answer in the stated time. They stay in the spool and are sent on."""
 
 
-class RefusedError(EdgeError):
-    """Deltas were refused for good: their records are not counted, and sending them again cannot help.
-
-    Args:
-        refused: Number of deltas by the reason's name, at least one.
-        details: One of the service's sentences for each reason.
-    """
-
-    def __init__(self, refused: Mapping[str, int], details: Mapping[str, str]) -> None:
-        each = "; ".join(f"{count} for {reason} ({details.get(reason, '')})" for reason, count in refused.items())
-        super().__init__(f"the service refused {sum(refused.values())} deltas: {each}")
-        self.refused = dict(refused)
-        self.details = dict(details)
-
-
 class NotCountedError(EdgeError):
-    """Windows of a plan with a secure sum, or of a silo, are in no sum that is known of.
+    """Something that this client sent is counted nowhere, and sending it again cannot help.
 
-    Args:
-        windows: Why, by the window's index, at least one.
+    Attributes:
+        late: Deltas that came after their window was sealed.
+        unknown: Deltas whose window is over and forgotten.
+        refused: Deltas that were refused for good, by the reason's name.
+        details: One of the service's sentences for each reason.
+        windows: With a secure sum, or of a silo: why a window is in no sum that is known of, by its index.
     """
 
-    def __init__(self, windows: Mapping[int, str]) -> None:
-        each = "; ".join(f"window {window}: {why}" for window, why in windows.items())
-        super().__init__(f"{len(windows)} windows were not counted: {each}")
-        self.windows = dict(windows)
+    def __init__(
+        self,
+        *,
+        late: int = 0,
+        unknown: int = 0,
+        refused: Mapping[str, int] | None = None,
+        details: Mapping[str, str] | None = None,
+        windows: Mapping[int, str] | None = None,
+    ) -> None:
+        self.late, self.unknown = late, unknown
+        self.refused, self.details = dict(refused or {}), dict(details or {})
+        self.windows = dict(windows or {})
+        parts = [f"{_deltas(late)} came after their window was sealed (late)"] if late else []
+        parts += [f"{_deltas(unknown)} of a window that is over and forgotten (unknown)"] if unknown else []
+        for reason, count in self.refused.items():
+            parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
+        parts += [f"window {window}: {why}" for window, why in self.windows.items()]
+        super().__init__(f"counted nowhere: {'; '.join(parts)}")
+
+
+def _deltas(count: int) -> str:
+    return f"{count} delta{'' if count == 1 else 's'}"
 
 
 class SessionRefusedError(EdgeError):
@@ -139,13 +146,9 @@ class AbsentWarning(EdgeWarning):
     """
 
 
-class UncountedWarning(EdgeWarning):
-    """Deltas are counted nowhere: they came after their window's seal, or their window is over and forgotten."""
+class NotCountedWarning(EdgeWarning):
+    """A client ended before a flush raised the :class:`NotCountedError` that this has the text of."""
 
 
 class ClockWarning(EdgeWarning):
     """This device's clock and the service's differ by more than a window's lateness."""
-
-
-class RefusalWarning(EdgeWarning):
-    """A client was closed before some refusals were raised: call ``flush`` to have them raised."""

@@ -25,6 +25,11 @@ class BackOff:
         self._entropy = entropy
         self._failures = 0
 
+    @property
+    def failures(self) -> int:
+        """Failures since the last success."""
+        return self._failures
+
     def next_s(self) -> float:
         """The wait after one more failure, in seconds."""
         wait_s = self.jitter_s(self._failures)
@@ -66,6 +71,11 @@ class Runtime(Protocol):
         """Hashes records off the event loop, in other threads: however many there are, no :meth:`blocking` waits."""
 
 
+def wall_clock_ms() -> int:
+    """This machine's clock, ms since 1970-01-01T00:00:00Z."""
+    return time.time_ns() // 1_000_000
+
+
 class SystemRuntime:
     """The real clock, event loop and threads: ``threads`` that hash, and as many for spools, started when needed."""
 
@@ -75,7 +85,7 @@ class SystemRuntime:
         self._closed = False
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return wall_clock_ms()
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -18,7 +18,7 @@ async def contribute(target: str, spool: str = "spool.db") -> None:
     async with EdgeClient(target, spool=spool, policy=Policy(max_epsilon=1.0)) as client:
         await client.add(records)
         await client.flush()
-        print(client.tallies)
+        print(client.status())
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class RecordProblems:
             tuple(dict.fromkeys((*self.labels, *other.labels)))[:_LABELS_SHOWN],
             self.clipped + other.clipped,
             tuple(columns.items()),
-            (*self.lines, *other.lines),
+            (*self.lines, *other.lines)[:_LABELS_SHOWN],
         )
 
     @property

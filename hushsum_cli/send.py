@@ -15,7 +15,8 @@ from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
 
 if TYPE_CHECKING:
-    from edge_client import EdgeClient, Stats
+    from edge_client import Counts
+    from edge_client.blocking import EdgeClient
     from hushsum.plan import Plan
     from hushsum.tables import Columns, RecordTable
     from hushsum_proto.credentials import Credentials
@@ -95,25 +96,28 @@ def send(  # noqa: PLR0913  one argument an option
     once in a window: what a later run in the same window adds is left out. In local mode with reports each record is
     randomised here, and becomes one report; nothing else leaves this machine.
     """
-    import asyncio
     import sys
 
-    from edge_client import Config, EdgeClient, Policy
+    from edge_client import Config, Policy
+    from edge_client.blocking import EdgeClient
     from hushsum_simulator.progress import Bars, Quiet
 
-    client = EdgeClient(
-        target,
-        spool=spool,
-        client_id=client_id,
-        policy=Policy(**{rule: value for rule, value in rules.items() if value is not None}),
-        config=Config(close_flush_s=0.0),
-        key=key,
-        credentials=credentials,
-    )
     file = RecordFile(data, chosen_columns(columns), label_column, by_position)
-    with Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress:
-        before = asyncio.run(_contribute(client, file, timeout_s, progress))
-    sent, after = client.tallies_since_start, client.tallies
+    with (
+        Bars() if sys.stderr.isatty() else nullcontext(Quiet()) as progress,
+        EdgeClient(
+            target,
+            spool=spool,
+            client_id=client_id,
+            policy=Policy(**{rule: value for rule, value in rules.items() if value is not None}),
+            config=Config(close_flush_s=0.0),
+            key=key,
+            credentials=credentials,
+        ) as client,
+    ):
+        before = client.status().counts
+        uncounted = _contribute(client, file, timeout_s, progress)
+    sent, after = client.status(since_start=True).counts, client.status().counts
     shown = after if lifetime else sent
     numbers = {name: getattr(shown, name) for name in shown.__dataclass_fields__ if name != "refused"}
     if as_json:
@@ -124,7 +128,7 @@ def send(  # noqa: PLR0913  one argument an option
         if earlier := _answers(after) - _answers(before) - _answers(sent):  # to what waited in the spool
             click.echo(f"deltas of earlier runs: {_listed(earlier)}")
         click.echo(_summary(sent))
-    return int(_uncounted(after) > _uncounted(before))
+    return int(uncounted or _uncounted(after) > _uncounted(before))
 
 
 class RecordFile(NamedTuple):
@@ -136,12 +140,12 @@ class RecordFile(NamedTuple):
     by_position: bool
 
 
-def _uncounted(sent: "Stats") -> int:
+def _uncounted(sent: "Counts") -> int:
     """What will never count, and should have."""
     return sent.late + sent.unknown + sum(sent.refused.values()) + sent.submissions_lost + sent.records_absent
 
 
-def _summary(sent: "Stats") -> str:
+def _summary(sent: "Counts") -> str:
     """The records of this run, and what became of what they were sent in."""
     dropped = f", {sent.records_dropped:,} left out" if sent.records_dropped else ""
     refused = f", {sent.records_refused:,} beyond this client's bound refused" if sent.records_refused else ""
@@ -156,7 +160,7 @@ def _summary(sent: "Stats") -> str:
     return f"{records} in {sent.deltas:,} delta{'' if sent.deltas == 1 else 's'}: {_listed(answers)}"
 
 
-def _answers(stats: "Stats") -> Counter[str]:
+def _answers(stats: "Counts") -> Counter[str]:
     """How many deltas have which answer."""
     names = ("acknowledged", "counted", "late", "unknown")
     counts = {name: getattr(stats, name) for name in names}
@@ -168,31 +172,35 @@ def _listed(answers: Counter[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in answers.items()) or "no answer yet"
 
 
-async def _contribute(client: "EdgeClient", file: RecordFile, timeout_s: float | None, progress: "Progress") -> "Stats":
-    """Starts the client before anything is known of the records: whether it takes part is not theirs to say.
+def _contribute(client: "EdgeClient", file: RecordFile, timeout_s: float | None, progress: "Progress") -> bool:
+    """Adds the records and waits for answers.
+
+    The client runs before anything is known of the records: whether it takes part is not theirs to say.
 
     Returns:
-        What this spool had counted before.
+        Whether something that was sent is counted nowhere, of which it has warned.
     """
-    from edge_client import EdgeError
+    from edge_client import EdgeError, NotCountedError, NotCountedWarning
     from hushsum import ContributionError
 
-    async with client:
-        before = client.tallies
-        if timeout_s is None and client.plan.privacy.cohort is None:
-            timeout_s = _TIMEOUT_S
-        try:
-            await _add(client, file, progress)
-        except Exception as error:
-            # What was added before a client's bound was reached is sent, too, and what came after it is told.
-            if isinstance(error, ContributionError) or _takes_part(client.plan):
-                with suppress(EdgeError):  # what is wrong with the records is told
-                    await client.flush(timeout_s)
-            raise
-        answered = progress.bar("waiting for answers", None)
-        await client.flush(timeout_s)
-        answered(1)
-    return before
+    if timeout_s is None and client.plan.privacy.cohort is None:
+        timeout_s = _TIMEOUT_S
+    try:
+        _add(client, file, progress)
+    except Exception as error:
+        # What was added before a client's bound was reached is sent, too, and what came after it is told.
+        if isinstance(error, ContributionError) or _takes_part(client.plan):
+            with suppress(EdgeError):  # what is wrong with the records is told
+                client.flush(timeout_s)
+        raise
+    answered = progress.bar("waiting for answers", None)
+    try:
+        client.flush(timeout_s)
+    except NotCountedError as error:
+        warnings.warn(NotCountedWarning(str(error)), stacklevel=1)
+        return True
+    answered(1)
+    return False
 
 
 def _takes_part(plan: "Plan") -> bool:
@@ -202,13 +210,11 @@ def _takes_part(plan: "Plan") -> bool:
     return plan.privacy.mode == SECURE or plan.privacy.is_silo
 
 
-async def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> None:
-    import asyncio
-
+def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> None:
     from hushsum.collection import label_list
     from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, RecordError
 
-    table = await asyncio.to_thread(_read, client.plan, file)
+    table = _read(client.plan, file)
     records, labels = table.records, None if table.labels is None else label_list(table.labels)
     added = progress.bar("records hashed", len(records))
     try:
@@ -217,10 +223,10 @@ async def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> 
             warnings.simplefilter("ignore", ClippedRecordsWarning)
             for start in range(0, len(records), _BATCH):
                 batch = slice(start, start + _BATCH)
-                await client.add(records[batch], labels=None if labels is None else labels[batch])
+                client.add(records[batch], labels=None if labels is None else labels[batch])
                 added(min(start + _BATCH, len(records)))
     finally:
-        problems = replace(client.problems, lines=table.ragged)
+        problems = replace(client.status().problems, lines=table.ragged)
         for warning in problems.warnings():
             warnings.warn(warning, stacklevel=1)
     if problems.dropped == problems.records and client.plan.report_sizes is None:  # else each sends a random report

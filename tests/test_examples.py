@@ -1,11 +1,14 @@
 """What the README and the examples show is run as it stands."""
 
+import asyncio
 import re
 import runpy
 import shlex
 import shutil
 import textwrap
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +17,8 @@ import pytest
 import hushsum as hs
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
-from edge_client import EdgeClient
+from edge_client import EdgeClient, NotCountedWarning
+from edge_client.testing import MemoryService
 from hushsum import Plan
 from hushsum_cli.advise import advise
 from tests.hushsum_cli.calling import Hushsum
@@ -56,7 +60,7 @@ async def test_the_readmes_device_contributes(tmp_path: Path, monkeypatch: pytes
         exec(compile(source, "README.md", "exec"), names)
         client = await names["contribute"](np.ones((5, 2)))  # type: ignore[operator]  # defined just above
     assert isinstance(client, EdgeClient)
-    assert client.tallies.records == 5
+    assert client.status().records == 5
 
 
 def test_what_the_readme_lets_an_operator_do_with_a_plan_works_with_the_plan_of_the_examples(
@@ -172,3 +176,55 @@ def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
     (code,) = re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL)
     exec(compile(code, "first-release.md", "exec"), {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")})
     assert "hermite, kernel gaussian" in capsys.readouterr().out
+
+
+DEVICES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def device_code(containing: str) -> dict[str, Any]:
+    """The names that a block of docs/devices.md defines."""
+    (source,) = [block for block in DEVICES if containing in block]
+    names: dict[str, Any] = {}
+    exec(compile(source, "docs/devices.md", "exec"), names)
+    return names
+
+
+async def test_both_clients_of_the_page_for_devices_contribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    service = MemoryService(EXAMPLE_PLAN)
+    asynchronous, blocking = (block.replace('"localhost:7443"', "service") for block in DEVICES[:2])
+    imports, body = asynchronous.split("\n\n", 1)
+    names: dict[str, Any] = {"service": service}
+    source = f"{imports}\nasync def contribute():\n{textwrap.indent(body, '    ')}"
+    exec(compile(source, "docs/devices.md", "exec"), names)
+    await names["contribute"]()
+    assert service.records == 2
+    await asyncio.to_thread(exec, compile(blocking, "docs/devices.md", "exec"), {"service": service})
+    assert service.records == 4
+
+
+async def test_what_the_page_for_devices_watches_and_tests_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: dict[str, Any] = {}
+    prometheus, told = device_code("prometheus_client"), device_code("from opentelemetry")
+    shown = device_code("EventKind.STOPPED")
+    for number, names in enumerate((prometheus, told, shown)):
+        service = MemoryService(EXAMPLE_PLAN)
+        service.late()
+        spool = tmp_path / f"{number}.db"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotCountedWarning)
+            async with EdgeClient(service, spool=spool, on_event=names["on_event"]) as client:
+                if "watch" in names:
+                    names["watch"](client)
+                await client.add([1.5, 2.5])
+            looked["client"] = client
+    assert "late" in capsys.readouterr().out
+    counted = prometheus["EVENTS"].labels("late")
+    assert counted._value.get() == 1
+    look = next(block for block in DEVICES if "next_attempt_ms" in block)
+    exec(compile(look, "docs/devices.md", "exec"), looked)
+    assert "1 late" in capsys.readouterr().out
+    test = device_code("def test_readings_are_contributed")["test_readings_are_contributed"]
+    await asyncio.to_thread(test, EXAMPLE_PLAN, tmp_path)

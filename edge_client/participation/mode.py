@@ -7,10 +7,11 @@ A mode is chosen once, when the client starts. Its transactions of the spool are
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
 from edge_client.config import Config
 from edge_client.encoding import ReportEncoder, split
+from edge_client.errors import SettingsError
 from edge_client.plan_fetch import RetryPolicy
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import Session
@@ -18,35 +19,41 @@ from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.spool import Spool
 from edge_client.spool.transaction import DeviceBudget, ReportTransaction
 from edge_client.spool.write_queue import SpoolWriter
-from edge_client.stats import SendStats
+from edge_client.status import OnEvent, RoundProgress, SendStats
 from edge_client.transport.grpc import GrpcTransport
+from edge_client.transport.interface import Transport
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 
-if TYPE_CHECKING:
-    from hushsum.secure_sum.client import ClientStep
-
-
-class RoundProgress(NamedTuple):
-    """How far a client has come in a round: the round's id, and the client's last step."""
-
-    round: bytes
-    step: "ClientStep"
-
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a mode is made from; ``on_answer`` is called with each definitive answer once it is durable."""
+    """What a mode is made from.
+
+    ``on_answer`` is called with each definitive answer once it is durable, ``on_event`` with what else happens.
+    """
 
     spool: Spool
     plan: Plan
-    transport: GrpcTransport
+    transport: Transport
     retry: RetryPolicy
     key: SigningKey | None = field(repr=False)  # the client's own, of secure sums, where one was given
     on_answer: Callable[[Answer], None]
+    on_event: OnEvent
+
+    @property
+    def rounds(self) -> GrpcTransport:
+        """The transport, where it carries the rounds of a secure sum.
+
+        Raises:
+            SettingsError: It does not.
+        """
+        if not isinstance(self.transport, GrpcTransport):
+            raise SettingsError(f"target: {self.transport} has no secure sums, expected the address of a service")
+        return self.transport
 
     async def driver(self, *, config: Config | None = None, batches: Mapping[int, int] | None = None) -> SessionDriver:
         """What sends the spool's deltas; ``config`` replaces the client's, ``batches`` is as of :class:`Session`."""
@@ -68,6 +75,7 @@ class ClientContext:
             transport=self.transport,
             runtime=runtime,
             on_answer=self.on_answer,
+            on_event=self.on_event,
         )
 
 
@@ -78,6 +86,7 @@ class Mode:
         self.spool = context.spool
         self.plan = context.plan
         self.driver = driver
+        self.on_event = context.on_event
 
     @classmethod
     async def open(cls, context: ClientContext) -> Self:
@@ -129,6 +138,10 @@ class Mode:
     async def flush(self, timeout_s: float | None) -> None:
         """Returns once everything has a definitive answer (see :meth:`edge_client.EdgeClient.flush`)."""
         await self.driver.answered(timeout_s)
+
+    def take_uncounted(self) -> Mapping[int, str]:
+        """Why windows are in no sum that is known of, by index: each is told once."""
+        return {}
 
     async def finish(self, timeout_s: float) -> None:
         """Returns once what is under way has its answer; nothing new is begun.

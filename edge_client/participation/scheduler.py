@@ -10,17 +10,18 @@ back-off, until the window is over. The schedule is pure; the mode that runs it 
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
-from edge_client.errors import FlushTimeoutError, NotCountedError, SpoolError
+from edge_client.errors import FlushTimeoutError, SpoolError
 from edge_client.participation.mode import ClientContext, Mode
 from edge_client.runtime import BackOff
 from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.window_submissions import WindowStatus, WindowSubmissions
+from edge_client.status import Event, EventKind
 from hushsum.entropy import Entropy
 from hushsum.privacy.accountant import Account
 from hushsum.schedule import Schedule
@@ -175,7 +176,6 @@ class WindowMode(Mode):
         """Submits now for every window of this moment, and returns once the result of each is known.
 
         Raises:
-            NotCountedError: Some are in no sum.
             FlushTimeoutError: Not within the time.
             Exception: What has ended the session, or that it was closed.
         """
@@ -188,9 +188,10 @@ class WindowMode(Mode):
         self._woken.set()
         await self._wait_for({*windows, *self._unreported}, timeout_s)
         await super().flush(timeout_s)  # what a silo has submitted has its answer
-        if self._reasons:
-            reasons, self._reasons = self._reasons, {}
-            raise NotCountedError(reasons)
+
+    def take_uncounted(self) -> Mapping[int, str]:
+        reasons, self._reasons = self._reasons, {}
+        return reasons
 
     async def finish(self, timeout_s: float) -> None:
         await super().finish(timeout_s)
@@ -279,7 +280,9 @@ class WindowMode(Mode):
 
     def _keep_reason(self, window: int, why: str) -> None:
         """For the next flush: the first reason of each window, of as many windows as can be open at a time."""
-        self._reasons.setdefault(window, why)
+        if window not in self._reasons:
+            self._reasons[window] = why
+            self.on_event(Event(EventKind.NOT_COUNTED, f"window {window}: {why}", window=window))
         if len(self._reasons) > SEQUENCE_WINDOW:
             del self._reasons[min(self._reasons)]
 

@@ -19,13 +19,13 @@ from typing import Final, Self
 
 from edge_client.encoding import counters_of
 from edge_client.errors import NoPartError, SessionRefusedError, SettingsError, SpoolError
-from edge_client.participation.mode import ClientContext, RoundProgress
+from edge_client.participation.mode import ClientContext
 from edge_client.participation.scheduler import WindowMode, windows_at
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import ENDS_SESSION
 from edge_client.spool.changes import Int64s
 from edge_client.spool.window_submissions import SecureSubmissions, WindowStatus
-from edge_client.stats import SendStats
+from edge_client.status import RoundProgress, SendStats
 from edge_client.transport.grpc import GrpcRoundCall
 from edge_client.transport.interface import ConnectionLostError, Disconnect
 from hushsum import labels
@@ -116,7 +116,7 @@ async def identity_of(context: ClientContext, submissions: SecureSubmissions) ->
     try:
         if data is None or not is_kept:
             data = await context.retry.fetch(
-                lambda: context.transport.fetch_directory(plan.id),
+                lambda: context.rounds.fetch_directory(plan.id),
                 refused="the service gives this client no directory",
                 missing="no service gave the plan's directory of clients within {}",
             )
@@ -268,7 +268,7 @@ class SecureMode(WindowMode):
         self.identity = identity
         self.shares = DrawnShares()  # of the noise
         self.message_bytes_max = message_bytes_max(round_parameters(context.plan, 0, bytes(ROUND_BYTES)))
-        self._transport = context.transport
+        self._transport = context.rounds
         self._sends = SendStats()
         self._participant: RoundParticipant | None = None  # under way
 
@@ -308,7 +308,8 @@ class SecureMode(WindowMode):
         if await self.runtime.blocking(self.submissions.is_spent, window):
             await self._on_spent(window, participant.spent, ended)
         elif ended.again:
-            _LOG.info("window %d is tried again: %s", window, ended.why)
+            _LOG.info("%s: window %d is tried again: %s", self._transport, window, ended.why)
+            self.driver.last_error = ended.why
             self._schedule.failed(window, self.runtime.now_ms(), ended.least_ms)
         else:
             self._give_up(window, ended.why)

@@ -24,7 +24,7 @@ from edge_client.participation.scheduler import WindowMode
 from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import NO_ID, StoredDelta, Submit
 from edge_client.spool.window_submissions import PendingRecords, SiloSubmissions, WindowStatus
-from edge_client.stats import COUNTED, submission_count_of
+from edge_client.status import COUNTED, submission_count_of
 from edge_client.transport.grpc import large_s
 from hushsum.delta import renumbered
 from hushsum.entropy import Entropy, OsEntropy

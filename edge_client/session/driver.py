@@ -28,6 +28,7 @@ from edge_client.session.session import (
     Settle,
     Settled,
     Spooled,
+    State,
     Stop,
     TimerFired,
     WarnOfClock,
@@ -35,7 +36,8 @@ from edge_client.session.session import (
 from edge_client.spool.changes import Add, Remove, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.write_queue import SpoolWriter
-from edge_client.stats import SendStats, answer_name
+from edge_client.status import Event as StatusEvent
+from edge_client.status import EventKind, OnEvent, SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum_proto.answers import Answer
 
@@ -120,6 +122,7 @@ class SessionDriver:
 
     Attributes:
         failure: What has ended the session for good; None while it runs.
+        last_error: Why the last connection, attempt or submission ended, or what has ended the session.
         earlier: Answers to deltas that were in the spool already, by name.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
@@ -134,8 +137,10 @@ class SessionDriver:
         transport: Transport,
         runtime: Runtime,
         on_answer: Callable[[Answer], None],
+        on_event: OnEvent,
     ) -> None:
         self.failure: Exception | None = None
+        self.last_error: str | None = None
         self.writer = writer
         self.tasks = Tasks(runtime, self._fail)
         self.waiters = Waiters(self.tasks, runtime)
@@ -145,6 +150,7 @@ class SessionDriver:
         self._transport = transport
         self._runtime = runtime
         self._on_answer = on_answer
+        self._on_event = on_event
         self._payloads = PayloadCache(spool, runtime)
         self._connection: _Connection | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -155,6 +161,18 @@ class SessionDriver:
     @property
     def sends(self) -> SendStats:
         return self._payloads.sends
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session.state is State.OPEN
+
+    @property
+    def next_attempt_ms(self) -> int | None:
+        """When it connects again, ms since 1970 UTC; None where it is connected or has nothing to send."""
+        at = self._session.next_attempt_at
+        if at is None or self._closed or self.failure is not None:
+            return None
+        return self._runtime.now_ms() + round(1000 * max(0.0, at - self._runtime.monotonic()))
 
     @property
     def unanswered(self) -> int:
@@ -285,7 +303,9 @@ class SessionDriver:
         """Ends the session; every add and flush that waits, or comes later, raises the error."""
         if self.failure is None:
             self.failure = error
-            _LOG.error("the client has stopped: %s", error)
+            self.last_error = str(error)
+            _LOG.error("%s: the client has stopped: %s", self._transport, error)
+            self._on_event(StatusEvent(EventKind.STOPPED, str(error), error=error))
         if self.waiters.fail(self.failure):
             self._is_reported = True
         self.tasks.cancel()
@@ -298,6 +318,8 @@ class SessionDriver:
             welcome = await wire.greet(self._session.plan_id)
             self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
             if connection.unary is not None:  # else the session does not want it any more
+                _LOG.info("%s: connected", self._transport)
+                self._on_event(StatusEvent(EventKind.CONNECTED, f"connected to {self._transport}"))
                 wire.open(unary=connection.unary)
                 await self._converse(connection, wire)
         except ConnectionLostError as error:
@@ -305,8 +327,18 @@ class SessionDriver:
         finally:
             # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
             self.tasks.spawn(wire.close(), "close", whole=True)
-        _LOG.info("connection lost: %s", loss.detail)
+        self.last_error = loss.detail
         self._tell(Disconnected(self._runtime.monotonic(), connection.number, loss))
+        self._report_loss(loss)
+
+    def _report_loss(self, loss: Disconnect) -> None:
+        if self.failure is not None:
+            return
+        attempt, next_ms = self._session.failures, self.next_attempt_ms
+        when = "" if next_ms is None else f", next attempt in {(next_ms - self._runtime.now_ms()) / 1000:.1f} s"
+        _LOG.info("%s: connection ended (%s); failed attempts: %d%s", self._transport, loss.detail, attempt, when)
+        kind = EventKind.DISCONNECTED
+        self._on_event(StatusEvent(kind, loss.detail, attempt=attempt, next_attempt_ms=next_ms))
 
     async def _converse(self, connection: _Connection, wire: Connection) -> None:
         sender = self.tasks.spawn(self._send(connection, wire), "sender")

@@ -335,6 +335,16 @@ class Session:
         self._resume_at = 0.0
         self._wake_at: float | None = None
 
+    @property
+    def failures(self) -> int:
+        """Connections and attempts that have ended since the last answer."""
+        return self._backoff.failures
+
+    @property
+    def next_attempt_at(self) -> float | None:
+        """When the next connection is made, by the clock of the events; None where none is due."""
+        return self._resume_at if self.state is State.WAITING and len(self.send_window) else None
+
     def handle(self, event: Event) -> list[Effect]:
         """The effects of an event, in this order."""
         effects = self._react(event)

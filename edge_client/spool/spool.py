@@ -26,7 +26,7 @@ from edge_client.spool.transaction import (
     SpoolTransaction,
     write_counts,
 )
-from edge_client.stats import REPORTS
+from edge_client.status import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan

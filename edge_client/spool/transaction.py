@@ -26,7 +26,7 @@ from edge_client.spool.changes import (
     Submit,
 )
 from edge_client.spool.memoization import REPORT_BYTES, ReportMemo
-from edge_client.stats import (
+from edge_client.status import (
     DELTAS,
     RECORDS,
     RECORDS_ABSENT,

@@ -30,7 +30,7 @@ from edge_client.spool.transaction import (
     require_part,
     write_spend,
 )
-from edge_client.stats import RECORDS_UNSPENT, WINDOWS_UNSPENT, submission_count_of
+from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, submission_count_of
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan

@@ -95,6 +95,9 @@ class GrpcTransport:
             ("grpc.max_reconnect_backoff_ms", 1_000),
         )
 
+    def __str__(self) -> str:
+        return self._target
+
     def connect(self) -> "GrpcConnection":
         return GrpcConnection(self)
 

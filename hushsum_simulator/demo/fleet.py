@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from edge_client import Config, EdgeClient, Policy, Stats, SystemRuntime
+from edge_client import Config, Counts, EdgeClient, Policy, SystemRuntime
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
@@ -80,7 +80,7 @@ class EndedClient:
         account: Its own privacy account; None in central mode.
     """
 
-    stats: Stats
+    stats: Counts
     stream: int
     account: Account | None
 
@@ -127,7 +127,7 @@ class Fleet:
 
     @property
     def totals(self) -> Totals:
-        return _sum([self._done, *(self._totals_of(client.tallies) for client in self._live)])
+        return _sum([self._done, *(self._totals_of(client.status().counts) for client in self._live)])
 
     @property
     def progress(self) -> tuple[int, Totals]:
@@ -168,12 +168,12 @@ class Fleet:
                 await self._devices.add(client, share, batch)
                 self._added += 1
             await client.flush()
-            ended = EndedClient(client.tallies, client.stream, client.account)
+            ended = EndedClient(client.status().counts, client.stream, client.status().account)
         self._live.remove(client)
         self.ended[share.client_id] = ended
         self._done = _sum([self._done, self._totals_of(ended.stats)])
 
-    def _totals_of(self, stats: Stats) -> Totals:
+    def _totals_of(self, stats: Counts) -> Totals:
         if self._is_silo:  # its deltas stay in its spool: only their noised sum is sent
             return Totals(stats.submissions_spent, stats.submissions_counted, stats.bytes_sent)
         # What was counted was durable, so it is acknowledged too.

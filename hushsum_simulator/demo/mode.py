@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from edge_client import Stats
+from edge_client import Counts
 from edge_client.participation.scheduler import windows_at
 from hushsum.plan import Plan
 from hushsum.releases import Release
@@ -38,7 +38,7 @@ class Outcome:
 
     release: Release
     released: Released
-    stats: Sequence[Stats]
+    stats: Sequence[Counts]
     numbers: Numbers
     inside: frozenset[str] | None = None
 

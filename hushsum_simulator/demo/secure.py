@@ -15,8 +15,8 @@ import numpy as np
 from typing_extensions import override
 
 import hushsum as hs
-from edge_client import EdgeClient, Stats
-from edge_client.errors import FlushTimeoutError, NotCountedError, RefusedError
+from edge_client import Counts, EdgeClient
+from edge_client.errors import FlushTimeoutError, NotCountedError
 from hushsum import query
 from hushsum.plan import Plan
 from hushsum.secure_sum.client import ClientStep
@@ -190,7 +190,7 @@ class CohortClient:
     cohort: int = 0
     dropped: bool = False
     asked: bool = False
-    stats: Stats = field(default_factory=Stats)
+    stats: Counts = field(default_factory=Counts)
 
     @property
     def is_unanswered(self) -> bool:
@@ -309,19 +309,19 @@ class CohortFleet:
         async with self._starting, self._devices.client(member.share.client_id, self._target) as client:
             with suppress(NotCountedError, FlushTimeoutError):  # its stats show it
                 await client.flush(_ASK_S)
-        member.stats = replace(client.tallies, bytes_sent=member.stats.bytes_sent)
+        member.stats = replace(client.status().counts, bytes_sent=member.stats.bytes_sent)
         member.asked = True
 
     async def _end(self, member: CohortClient) -> None:
         if member.client is not None:
             client, member.client = member.client, None
             await client.__aexit__(None, None, None)
-            member.stats = client.tallies
+            member.stats = client.status().counts
 
     def _place(self, member: CohortClient) -> None:
         if member.client is None or member.stage >= Stage.DONE:
             return
-        standing = member.client.standing
+        standing = member.client.status().round
         if standing is None:
             if member.stage < Stage.UPLOAD:  # from then on it is in no other round, and soon has its answer
                 member.stage = Stage.WAITING
@@ -333,7 +333,7 @@ class CohortFleet:
 
 
 async def _flush(client: EdgeClient) -> None:
-    with suppress(NotCountedError, RefusedError):  # its stats show it
+    with suppress(NotCountedError):  # its stats show it
         await client.flush()
 
 

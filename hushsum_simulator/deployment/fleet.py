@@ -13,17 +13,17 @@ import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from edge_client import Config, EdgeClient, FlushTimeoutError, RefusedError, Stats, SystemRuntime
+from edge_client import Config, Counts, EdgeClient, Event, FlushTimeoutError, NotCountedError, SystemRuntime
 from hushsum import HushsumWarning
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
-from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.data import ClientRecords
 from hushsum_simulator.demo.fleet import policy_of, together
@@ -93,12 +93,12 @@ class DeployedClient:
     client: EdgeClient | None = None
 
     @property
-    def tallies(self) -> Stats:
+    def tallies(self) -> Counts:
         """The spool's counts, and what was sent in all lives."""
         past = self.account.tallies
         if self.client is None:
             return past
-        now = self.client.tallies
+        now = self.client.status().counts
         return replace(
             now,
             deltas_sent=now.deltas_sent + past.deltas_sent,
@@ -135,19 +135,6 @@ _STARTING_MAX: Final = 32
 _LOOK_S: Final = 0.5
 _SPARE_S: Final = 1.0  # after a window closes, for the last results
 _CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=2.0, close_flush_s=0.0)
-
-
-class _Listening(EdgeClient):
-    """A client that records the answer to each delta in ``answers``, over all its lives."""
-
-    def __init__(self, target: str, answers: dict[DeltaId, str], **options: Any) -> None:  # Any: a client's options
-        super().__init__(target, **options)
-        self._answers = answers
-
-    def _note(self, answer: Answer) -> None:
-        super()._note(answer)
-        if answer.id is not None:
-            self._answers[answer.id] = answer.status.value
 
 
 class DeployedFleet:
@@ -210,9 +197,9 @@ class DeployedFleet:
         """One life of a client, on its spool."""
         client_id, account = member.share.client_id, member.account
         key = self._settings.fleet / "keys" / f"{client_id}.pem"
-        client = _Listening(
+        client = EdgeClient(
             member.target,
-            account.answers,
+            on_event=partial(_keep_answer, account.answers),
             spool=self._spool(member),
             client_id=client_id,
             policy=self._policy,
@@ -242,10 +229,10 @@ class DeployedFleet:
             if due >= end and end < self._settings.windows:
                 return
             await self._until(due)
-            before = client.tallies
+            before = client.status().counts
             time_ms = min(_now_ms(), self._ms(self._settings.windows) - 1)
             await client.add(share.batches[len(added)], time=time_ms)
-            after, window = client.tallies, self._plan.window.index_at(time_ms)
+            after, window = client.status().counts, self._plan.window.index_at(time_ms)
             made = (after.deltas - before.deltas, after.records - before.records, after.reports - before.reports)
             added.append(Added(window, len(added), before.deltas, *made))
 
@@ -255,17 +242,19 @@ class DeployedFleet:
         if self._turns:
             await self._until(self._settings.windows, self._settings.open_s + _SPARE_S)
             deadline = time.monotonic() + left
-            while client.unanswered:
+            while client.status().queued:
                 if time.monotonic() > deadline:
-                    raise JourneyError(f"{name}: {client.unanswered} submissions have no answer after {left:.0f} s")
+                    raise JourneyError(
+                        f"{name}: {client.status().queued} submissions have no answer after {left:.0f} s"
+                    )
                 await asyncio.sleep(_LOOK_S)
             return
         try:
             await client.flush(max(0.0, self._ms(self._settings.windows) - _now_ms()) / 1000 + left)
-        except RefusedError:
-            pass  # its tallies count it
+        except NotCountedError:
+            pass  # its counts have it
         except FlushTimeoutError as error:
-            raise JourneyError(f"{name}: {client.unanswered} deltas have no answer after {left:.0f} s") from error
+            raise JourneyError(f"{name}: {client.status().queued} deltas have no answer after {left:.0f} s") from error
 
     def _spool(self, member: DeployedClient) -> Path:
         return self._spools / f"{member.share.client_id}.spool"
@@ -279,6 +268,12 @@ class DeployedFleet:
 
     async def _until(self, windows: float, more_s: float = 0.0) -> None:
         await asyncio.sleep(max(0.0, (self._ms(windows) - _now_ms()) / 1000 + more_s))
+
+
+def _keep_answer(answers: dict[DeltaId, str], event: Event) -> None:
+    """The answer to each delta, over all lives of a client."""
+    if event.delta is not None:
+        answers[event.delta] = event.kind.value
 
 
 def _now_ms() -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from edge_client import Stats
+from edge_client import Counts
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Status
 from hushsum_simulator.demo.evaluation import SentDelta
@@ -55,7 +55,7 @@ class Account:
 
     stream: int = 0
     added: list[Added] = field(default_factory=list)
-    tallies: Stats = field(default_factory=Stats)
+    tallies: Counts = field(default_factory=Counts)
     answers: dict[DeltaId, str] = field(default_factory=dict)
     results: dict[int, str] = field(default_factory=dict)
     lives: int = 0
@@ -130,7 +130,7 @@ def _account(fields: Mapping[str, Any]) -> Account:  # Any: JSON
     return Account(
         stream=int(fields["stream"]),
         added=[Added(*each) for each in fields["added"]],
-        tallies=Stats(**fields["tallies"]),
+        tallies=Counts(**fields["tallies"]),
         answers={DeltaId(int(stream), sequence): answer for stream, sequence, answer in fields["answers"]},
         results=dict(fields["results"]),
         lives=fields["lives"],

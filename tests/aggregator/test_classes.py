@@ -174,7 +174,7 @@ async def test_a_device_takes_its_plan_with_arrays_from_its_spool_while_nobody_a
     async with EdgeClient(target, spool=spool, config=CONFIG, runtime=device) as client:
         await client.add([1.0, 2.0], labels="a")
         assert client.plan == plan
-        assert client.unanswered == 1
+        assert client.status().queued == 1
 
 
 async def test_labelled_sets_arrive_like_vectors_do(

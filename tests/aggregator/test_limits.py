@@ -364,8 +364,8 @@ async def test_a_device_that_is_limited_waits_and_gets_everything_through(
                 await asyncio.sleep(0.002)
             await client.flush(timeout_s=120)
         clock.close()
-        assert client.tallies.acknowledged == client.tallies.deltas > 1
-        assert not client.tallies.refused
+        assert client.status().acknowledged == client.status().deltas > 1
+        assert not client.status().refused
         assert counted(service, "hushsum_refusals_total", reason="rate_limited") > 0
         assert await total(service) == 6
 

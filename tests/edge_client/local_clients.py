@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, NotCountedError, Policy, RefusedError
+from edge_client import Config, EdgeClient, NotCountedError, Policy
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -94,7 +94,7 @@ async def flushed_or_sent(client: EdgeClient, kept: Kept) -> None:
     if not task.done():
         await asyncio.wait([task], timeout=0.3)
     task.cancel()
-    with suppress(NotCountedError, RefusedError, asyncio.CancelledError):
+    with suppress(NotCountedError, asyncio.CancelledError):
         await task
 
 

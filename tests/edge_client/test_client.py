@@ -23,16 +23,15 @@ from edge_client import (
     EdgeClient,
     EventTimeError,
     FlushTimeoutError,
+    NotCountedError,
+    NotCountedWarning,
     PlanChangedError,
     Policy,
     PolicyError,
-    RefusalWarning,
-    RefusedError,
     SessionRefusedError,
     SpoolError,
     SpoolInUseError,
     SystemRuntime,
-    UncountedWarning,
     UnreachableError,
 )
 from edge_client.participation.mode import CentralMode, Mode
@@ -116,9 +115,9 @@ async def test_records_arrive_once_however_they_are_given(
         await client.add(listed.tolist())
         await client.add(np.empty((0, 2)))
         await client.flush()
-        assert client.unanswered == 0
+        assert client.status().queued == 0
     assert holds(service.fold, batch, one, listed)
-    tallies = client.tallies
+    tallies = client.status()
     assert {id.stream for id in service.fold.received} == {client.stream}
     assert (tallies.records, tallies.deltas, tallies.deltas_sent, tallies.acknowledged) == (54, 3, 3, 3)
     assert tallies.deltas_resent == 0
@@ -132,7 +131,7 @@ async def test_a_batch_beyond_the_plans_limit_becomes_several_deltas(
     async with client_of(service, path, runtime) as client:
         await client.add(batch)
         await client.flush()
-    assert client.tallies.deltas == 3
+    assert client.status().deltas == 3
     assert holds(service.fold, batch)
 
 
@@ -175,7 +174,7 @@ async def test_labels_go_with_their_records_over_several_deltas_and_may_be_used_
         await client.flush()
     assert np.array_equal(service.fold.sketch.counters, expected.counters)
     assert np.array_equal(service.fold.sketch.counts, expected.counts)
-    assert (client.tallies.deltas, client.tallies.records_dropped) == (2, unknown)
+    assert (client.status().deltas, client.status().records_dropped) == (2, unknown)
     await service.stop()
 
 
@@ -191,7 +190,7 @@ async def test_a_record_with_nan_or_infinity_is_left_out_alone_with_a_warning(
             await client.add([np.nan, 1.0])
         await client.flush()
     assert holds(service.fold, np.delete(batch, [3, 7], axis=0))
-    assert (client.tallies.records, client.tallies.records_dropped, client.tallies.deltas) == (8, 3, 1)
+    assert (client.status().records, client.status().records_dropped, client.status().deltas) == (8, 3, 1)
 
 
 async def test_the_window_is_that_of_the_event_time_or_else_of_the_devices_clock(
@@ -226,7 +225,7 @@ async def test_what_cannot_be_used_at_all_is_refused_and_nothing_is_taken(
                 await client.add(wrong)
         with pytest.raises(RecordError, match="labels: this plan has no classes"):
             await client.add([1.0, 2.0], labels=["a"])
-        assert client.tallies.deltas == 0
+        assert client.status().deltas == 0
 
 
 async def test_clipped_records_are_counted_and_warned_of(
@@ -239,7 +238,7 @@ async def test_clipped_records_are_counted_and_warned_of(
             await client.add([[1.0, 2.0], [3.0, 11.0]])
         await client.flush()
     async with client_of(service, path, runtime) as client:
-        assert (client.tallies.records, client.tallies.records_clipped) == (2, 1)
+        assert (client.status().records, client.status().records_clipped) == (2, 1)
 
 
 async def test_tables_are_read_by_the_plans_names(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
@@ -366,7 +365,7 @@ async def test_an_add_that_reads_while_its_client_closes_raises_and_takes_nothin
     file.released.set()
     with pytest.raises(ClientStateError):
         await adding
-    assert client.tallies.deltas == 0
+    assert client.status().deltas == 0
 
 
 async def test_a_runtime_that_is_closed_raises_the_error_of_a_closed_client() -> None:
@@ -386,18 +385,18 @@ async def test_the_counts_since_the_start_are_of_no_delta_that_was_in_the_spool(
         await client.flush()
         await service.stop()
         await client.add([[1.0, 2.0], [np.nan, 2.0], [99.0, 2.0]])
-    assert (client.tallies_since_start.deltas, client.tallies_since_start.acknowledged) == (2, 1)
+    assert (client.status(since_start=True).deltas, client.status(since_start=True).acknowledged) == (2, 1)
     await service.start()
     async with client_of(service, path, runtime) as client:
         await client.flush()
-        assert (client.tallies_since_start.acknowledged, client.tallies.acknowledged) == (0, 2)
+        assert (client.status(since_start=True).acknowledged, client.status().acknowledged) == (0, 2)
         await client.add([[1.0, 2.0], [3.0, np.nan]])
         await client.add([[99.0, 2.0], [np.inf, 2.0]])
         await client.flush()
-    since, whole = client.tallies_since_start, client.tallies
+    since, whole = client.status(since_start=True), client.status()
     assert (since.records, since.deltas, since.acknowledged, since.deltas_sent) == (2, 2, 2, 3)
     assert (whole.records, whole.deltas, whole.acknowledged) == (5, 4, 4)
-    assert client.problems == RecordProblems(4, 2, clipped=1, columns=(("column 0", 1),))
+    assert client.status().problems == RecordProblems(4, 2, clipped=1, columns=(("column 0", 1),))
 
 
 async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_many_it_refuses(
@@ -420,7 +419,7 @@ async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_
             with pytest.raises(ContributionError, match="expected at most 0"):
                 await client.add([[1.0, 2.0], [3.0, 4.0]])
             await client.flush()
-        assert (client.tallies.records, client.tallies.records_refused, client.tallies.records_dropped) == (3, 2, 1)
+        assert (client.status().records, client.status().records_refused, client.status().records_dropped) == (3, 2, 1)
     assert sum(service.fold.windows.values()) == 3
     await service.stop()
 
@@ -524,12 +523,12 @@ async def test_what_is_added_offline_arrives_at_a_later_start(
     async with client_of(service, path, runtime, AT_ONCE) as client:
         for part in np.array_split(offline, 100):  # more than the window of 64
             await client.add(part)
-        assert client.unanswered == 100
+        assert client.status().queued == 100
     await service.start(service.port)
     async with client_of(service, path, runtime) as client:
         await client.flush()
     assert holds(service.fold, before, offline)
-    assert client.tallies.acknowledged == 101
+    assert client.status().acknowledged == 101
     assert set(service.fold.received.values()) == {1}
 
 
@@ -551,9 +550,9 @@ async def test_what_was_not_answered_when_the_service_died_is_sent_again_and_cou
         await client.flush()
     await reborn.stop()
     assert holds(service.fold, batch)
-    assert client.tallies.deltas_resent > 0
+    assert client.status().deltas_resent > 0
     assert max(service.fold.received.values()) > 1
-    assert client.tallies.acknowledged == 11
+    assert client.status().acknowledged == 11
 
 
 async def test_a_spool_of_another_plan_stops_with_a_clear_error_and_mixes_nothing(
@@ -596,41 +595,41 @@ async def test_refusals_are_raised_by_flush_with_their_reasons_and_once(
     async with client_of(service, path, runtime) as client:
         for _ in range(4):
             await client.add([1.0, 2.0])
-        refused = r"2 deltas: 2 for window_in_past \(a window long gone\)"
-        with (
-            pytest.warns(UncountedWarning, match=r"^1 delta is counted nowhere: 1 came after .* \(late\)$"),
-            pytest.raises(RefusedError, match=refused) as caught,
-        ):
+        told = (
+            r"^counted nowhere: 1 delta came .* \(late\); 2 deltas refused for window_in_past \(a window long gone\)$"
+        )
+        with pytest.raises(NotCountedError, match=told) as caught:
             await client.flush()
         await client.flush()
-    assert caught.value.refused == {"window_in_past": 2}
-    assert (client.tallies.refused, client.tallies.late, client.tallies.acknowledged) == ({"window_in_past": 2}, 1, 1)
+    assert (caught.value.refused, caught.value.late, caught.value.windows) == ({"window_in_past": 2}, 1, {})
+    status = client.status()
+    assert (status.refused, status.late, status.acknowledged) == ({"window_in_past": 2}, 1, 1)
 
 
-async def test_what_is_counted_nowhere_is_a_warning_of_the_next_flush_or_of_the_end(
+async def test_what_is_counted_nowhere_is_raised_by_the_next_flush_or_a_warning_of_the_end(
     service: ModelService, path: Path, runtime: FixedClock
 ) -> None:
     service.decide = lambda id: Answer(id, Status.UNKNOWN if id.sequence % 2 else Status.LATE)
     client = await client_of(service, path, runtime).__aenter__()
     for _ in range(3):
         await client.add([1.0, 2.0])
-    with pytest.warns(UncountedWarning, match=r"2 came after .*; 1 belong to a window .*\(unknown\)$"):
+    with pytest.raises(NotCountedError, match=r"2 deltas came after .*; 1 delta of a window .*\(unknown\)$"):
         await client.flush()
     for _ in range(2):
         await client.add([1.0, 2.0])
-    with pytest.warns(UncountedWarning, match=r"2 deltas are counted nowhere: 1 belong .*; 1 came after"):
+    with pytest.warns(NotCountedWarning, match=r"1 delta came after .*; 1 delta of"):
         await client.__aexit__(None, None, None)
-    assert (client.tallies.late, client.tallies.unknown) == (3, 2)
+    assert (client.status().late, client.status().unknown) == (3, 2)
 
 
 async def test_refusals_that_nobody_asked_about_are_a_warning_at_the_end(
     service: ModelService, path: Path, runtime: FixedClock
 ) -> None:
     service.decide = lambda id: Answer(id, Status.REFUSED, Refusal.of(Reason.TOO_MANY_RECORDS, "too many"))
-    with pytest.warns(RefusalWarning, match="refused 1 deltas: 1 for too_many_records"):
+    with pytest.warns(NotCountedWarning, match="counted nowhere: 1 delta refused for too_many_records"):
         async with client_of(service, path, runtime) as client:
             await client.add([1.0, 2.0])
-    assert client.tallies.refused == {"too_many_records": 1}
+    assert client.status().refused == {"too_many_records": 1}
 
 
 async def test_a_refusal_for_the_moment_is_no_refusal(service: ModelService, path: Path, runtime: FixedClock) -> None:
@@ -647,7 +646,7 @@ async def test_a_refusal_for_the_moment_is_no_refusal(service: ModelService, pat
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
         await client.flush()
-    assert (client.tallies.acknowledged, client.tallies.refused, client.tallies.deltas_resent) == (1, {}, 1)
+    assert (client.status().acknowledged, client.status().refused, client.status().deltas_resent) == (1, {}, 1)
 
 
 async def test_a_flush_after_the_session_ended_while_a_delta_was_stored_raises(
@@ -667,10 +666,10 @@ async def test_a_flush_after_the_session_ended_while_a_delta_was_stored_raises(
             await client.add([3.0, 4.0])
         with pytest.raises(SessionRefusedError, match="not any more"):
             await client.flush(30)
-        assert client.tallies.acknowledged == 1
+        assert client.status().acknowledged == 1
     async with client_of(service, path, runtime) as client:
         await client.flush(30)
-        assert client.tallies.acknowledged == 2
+        assert client.status().acknowledged == 2
 
 
 async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_up(
@@ -683,7 +682,7 @@ async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_u
             await client.flush(timeout_s=0.05)
         service.answers.set()
         await client.flush()
-    assert client.tallies.acknowledged == 1
+    assert client.status().acknowledged == 1
 
 
 async def test_a_network_without_streams_gets_calls_of_their_own(
@@ -698,7 +697,7 @@ async def test_a_network_without_streams_gets_calls_of_their_own(
         await client.flush()
     assert service.unary_calls == 12
     assert holds(service.fold, batch)
-    assert client.tallies.acknowledged == 10
+    assert client.status().acknowledged == 10
 
 
 @pytest.mark.parametrize("after", ["9" * 5000, "9" * 11, "-1", "1.5", "soon", "\u0663", ""])
@@ -712,7 +711,7 @@ async def test_a_wait_that_is_no_number_of_milliseconds_stops_and_holds_nobody(
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
         await client.flush(20.0)
-    assert client.tallies.acknowledged == 1
+    assert client.status().acknowledged == 1
 
 
 async def test_a_disk_that_fails_for_a_while_ends_nothing_and_the_window_waits_for_durable_answers(
@@ -733,12 +732,12 @@ async def test_a_disk_that_fails_for_a_while_ends_nothing_and_the_window_waits_f
         assert {id.sequence for id in service.fold.received} == set(range(64))
         with pytest.raises(SpoolError, match="readonly"):
             await client.add([1.0, 2.0])
-        assert (client.unanswered, len(spool.unanswered()), client.tallies.acknowledged) == (100, 100, 0)
+        assert (client.status().queued, len(spool.unanswered()), client.status().acknowledged) == (100, 100, 0)
         with spool._lock:
             spool._database.execute("PRAGMA query_only = OFF")
         await client.add([1.0, 2.0])
         await client.flush(20.0)
-        assert client.tallies.acknowledged == 101
+        assert client.status().acknowledged == 101
     assert set(service.fold.received.values()) == {1}
     assert len(service.fold.received) == 101
 
@@ -811,14 +810,14 @@ async def test_an_add_that_was_cancelled_is_sent_all_the_same_if_it_was_taken(
     async with client_of(service, path, runtime) as client:
         for _ in range(20):
             adding = asyncio.ensure_future(client.add([1.0, 2.0]))
-            while not client.tallies.deltas and not adding.done():
+            while not client.status().deltas and not adding.done():
                 await asyncio.wait([adding], timeout=0)
             adding.cancel()
             await asyncio.wait([adding])
         await client.add([1.0, 2.0])
         await client.flush()
-        assert client.unanswered == 0
-    assert client.tallies.acknowledged == client.tallies.deltas == len(service.fold.received)
+        assert client.status().queued == 0
+    assert client.status().acknowledged == client.status().deltas == len(service.fold.received)
 
 
 async def test_leaving_leaves_no_task_behind_whatever_it_is_doing(
@@ -844,7 +843,7 @@ async def test_leaving_leaves_no_task_behind_whatever_it_is_doing(
     service.answers.set()
     async with client_of(service, path, runtime) as client:  # the spool was given back, with everything in it
         await client.flush()
-    assert client.tallies.acknowledged == 2
+    assert client.status().acknowledged == 2
 
 
 async def test_a_flush_that_waits_when_its_client_closes_raises_and_gives_nothing_up(
@@ -863,7 +862,7 @@ async def test_a_flush_that_waits_when_its_client_closes_raises_and_gives_nothin
     service.answers.set()
     async with client_of(service, path, runtime) as client:
         await client.flush()
-    assert client.tallies.acknowledged == 1
+    assert client.status().acknowledged == 1
 
 
 async def test_a_flush_whose_last_answer_becomes_durable_while_its_client_closes_returns(
@@ -885,7 +884,7 @@ async def test_a_flush_whose_last_answer_becomes_durable_while_its_client_closes
     await asyncio.wait([flush], timeout=20)
     assert flush.done()
     await flush
-    assert client.tallies.acknowledged == 1
+    assert client.status().acknowledged == 1
 
 
 async def test_many_clients_share_a_loop_and_a_runtime_and_an_idle_one_does_nothing(
@@ -905,4 +904,4 @@ async def test_many_clients_share_a_loop_and_a_runtime_and_an_idle_one_does_noth
     await asyncio.wait([asyncio.ensure_future(service.taken.wait())], timeout=0.2)
     assert runtime.sleeps == slept  # no polling
     await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
-    assert sum(client.tallies.acknowledged for client in clients) == 120
+    assert sum(client.status().acknowledged for client in clients) == 120

@@ -126,7 +126,7 @@ async def test_a_token_from_a_file_is_waited_for_and_a_rotated_one_is_found(
         await client.add([1.0, 2.0])
         with pytest.raises(FlushTimeoutError, match=r"does not accept what this client shows: .*no such token"):
             await client.flush(0.3)
-        assert client.unanswered == 1
+        assert client.status().queued == 1
         replace(token, NEW.encode())
         await client.flush(5)
     assert len(guarded.fold.bytes_of) == 1
@@ -152,8 +152,8 @@ async def test_a_delta_that_is_answered_so_is_not_given_up(
         async with client:
             await client.add([1.0, 2.0])
             await client.flush(5)
-            assert client.tallies.acknowledged == 1
-            assert not client.tallies.refused
+            assert client.status().acknowledged == 1
+            assert not client.status().refused
 
 
 @pytest.mark.parametrize("reason", REASONS, ids=str)

@@ -59,13 +59,14 @@ async def test_whatever_a_service_says_it_gets_one_submission_of_a_window(
                 warnings.simplefilter("ignore", AbsentWarning)
                 await client.add([[1.0, 2.0]] * (again + 1))
             await flushed_or_sent(client, kept)
-            assert client.account is not None
-            assert len(client.account.spends) == 1
+            account = client.status().account
+            assert account is not None
+            assert len(account.spends) == 1
         await service.stop()
     assert len(kept.of_window(WINDOW)) == len(kept.ids()) == 1
 
 
-@pytest.mark.filterwarnings("ignore::edge_client.UncountedWarning")  # of the answers late and unknown
+@pytest.mark.filterwarnings("ignore::edge_client.NotCountedWarning")  # of the answers late and unknown
 @pytest.mark.parametrize("name", LIES)
 @pytest.mark.parametrize("plan", [REPORT, MEMO], ids=["fresh", "memoised"])
 async def test_whatever_a_service_says_it_gets_a_batch_in_the_same_bytes_alone(
@@ -97,7 +98,7 @@ async def test_a_device_that_is_killed_between_its_submission_and_the_answer_sen
     service = await started(SILO, clock, kept)
     async with client_of(service, path, clock) as client:
         await client.flush(30)
-        assert client.tallies.submissions_counted == client.tallies.submissions_spent == 1
+        assert client.status().submissions_counted == client.status().submissions_spent == 1
     await service.stop()
     assert len(set(kept.received)) == 1
 
@@ -114,7 +115,7 @@ async def test_nothing_is_sent_before_it_is_durable_and_charged(path: Path, cloc
         service.lie = look
         await client.flush(30)
     await service.stop()
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
 
 
 async def test_a_report_is_charged_before_it_is_sent(path: Path, clock: RushingClock) -> None:
@@ -128,7 +129,7 @@ async def test_a_report_is_charged_before_it_is_sent(path: Path, clock: RushingC
         service.lie = look
         await client.add([1.0, 2.0])
         await client.flush(30)
-        assert client.tallies.acknowledged == 1
+        assert client.status().acknowledged == 1
     await service.stop()
 
 
@@ -146,10 +147,10 @@ async def test_a_silo_submits_at_a_moment_that_no_record_decides(path: Path, wor
         schedule._windows[WINDOW].due_ms = due_ms  # the same moment for both
         clock.pass_time((due_ms - 1000 - clock.at_ms) / 1000)
         await clock.settled()
-        while clock.at_ms < due_ms + 10_000 and not client.tallies.submissions_spent:
+        while clock.at_ms < due_ms + 10_000 and not client.status().submissions_spent:
             clock.pass_time(0.25)
             await clock.settled()
-        assert client.tallies.submissions_spent == 1
+        assert client.status().submissions_spent == 1
         assert clock.at_ms == due_ms + 2_000  # what it takes to read and noise the sum is done in these 2 s
     await service.stop()
     clock.close()
@@ -212,7 +213,7 @@ async def test_a_device_that_cannot_pay_takes_no_part_and_says_so(path: Path, cl
         await client.flush(30)
     await service.stop()
     assert len(service.kept.received) == 1
-    assert client.tallies.records_absent == 1
+    assert client.status().records_absent == 1
 
 
 async def test_reports_that_the_account_does_not_pay_for_are_refused_to_their_caller(
@@ -225,8 +226,9 @@ async def test_reports_that_the_account_does_not_pay_for_are_refused_to_their_ca
         clock.at_ms += HOUR
         with pytest.raises(AccountError) as caught:
             await client.add([3.0, 4.0])
-        assert client.account is not None
-        assert caught.value.left == client.account.left
+        account = client.status().account
+        assert account is not None
+        assert caught.value.left == account.left
         await client.add([5.0, 6.0], time=START)
         await client.flush(30)
     await service.stop()
@@ -241,7 +243,7 @@ async def test_what_became_of_unusable_records_is_said_as_it_was(path: Path, clo
     async with client_of(service, path, clock) as client:
         with pytest.warns(DroppedRecordsWarning, match=f"^{said}"):
             await client.add([[np.nan, 1.0], [1.0, 2.0], [np.inf, 0.0]])
-        assert client.tallies.reports == (0 if plan is SILO else 3)
+        assert client.status().reports == (0 if plan is SILO else 3)
     await service.stop()
 
 
@@ -253,7 +255,7 @@ async def test_a_late_submission_loses_its_window_and_flush_says_so_once(path: P
             await client.flush(30)
         await client.flush(30)
     await service.stop()
-    assert client.tallies.submissions_lost == client.tallies.late == 1
+    assert client.status().submissions_lost == client.status().late == 1
 
 
 def large_plan() -> Plan:
@@ -271,7 +273,7 @@ async def test_a_large_submission_whose_call_breaks_off_counts_as_sent_and_then_
     service.busy_calls = 1
     async with client_of(service, path, clock) as client:
         await client.flush(60)
-        tallies = client.tallies
+        tallies = client.status()
     await service.stop()
     assert service.kept.large == 2
     assert (tallies.deltas_sent, tallies.deltas_resent) == (1, 1)

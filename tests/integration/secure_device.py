@@ -64,7 +64,7 @@ async def main(target: str, spool: str, client_id: str, records: str, halt: str)
             await client.add(json.loads(records))
         with suppress(NotCountedError, FlushTimeoutError):
             await client.flush(None if records else FLUSH_S)
-    tallies = client.tallies
+    tallies = client.status()
     told = {"spent": tallies.submissions_spent, "counted": tallies.submissions_counted}
     tell(json.dumps({**told, "lost": tallies.submissions_lost}))
 

@@ -25,10 +25,9 @@ from edge_client import (
     Credentials,
     EdgeClient,
     FlushTimeoutError,
+    NotCountedError,
     Policy,
-    RefusedError,
     SystemRuntime,
-    UncountedWarning,
 )
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
@@ -152,7 +151,7 @@ async def test_a_fleet_loses_and_doubles_nothing_over_kills_of_the_service_and_r
         await asyncio.gather(*(client.flush(timeout_s=120) for client in clients))
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
         for client in clients:
-            assert client.tallies.acknowledged == client.tallies.deltas == BATCHES
+            assert client.status().acknowledged == client.status().deltas == BATCHES
         assert_counted_once(aggregator, records.reshape(-1, 2), await aggregator.seal(), DEVICES * BATCHES)
 
 
@@ -184,17 +183,17 @@ async def test_a_device_hears_what_became_of_a_delta_after_its_window_was_sealed
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         await client.add([5.0, 6.0])
-        with pytest.warns(UncountedWarning, match="1 came after their window was sealed"):
+        with pytest.raises(NotCountedError, match="1 delta came after their window was sealed"):
             await client.flush(timeout_s=120)
         await client.add([7.0, 8.0], time=plan.window.start_ms(WINDOW + 5))
-        with pytest.raises(RefusedError, match="window_in_future"):
+        with pytest.raises(NotCountedError, match="window_in_future"):
             await client.flush(timeout_s=120)
         expected = Sketch(plan)
         expected.add([[1.0, 2.0], [3.0, 4.0]])
         sealed = await service.store.sealed_window(plan, WINDOW)
         assert sealed is not None
         assert np.array_equal(sealed.sketch.counters, expected.counters)
-    tallies = client.tallies
+    tallies = client.status()
     assert (tallies.acknowledged, tallies.late, tallies.refused) == (1, 1, {"window_in_future": 1})
 
 
@@ -224,7 +223,7 @@ async def test_a_service_that_shuts_down_finishes_what_it_took_and_the_rest_wait
         assert sealed is not None
         assert np.array_equal(sealed.sketch.counters, expected.counters)
         assert np.array_equal(sealed.sketch.counts, expected.counts)
-    assert client.tallies.acknowledged == 100
+    assert client.status().acknowledged == 100
 
 
 async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_first(
@@ -260,4 +259,4 @@ async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_firs
             await contribute(device(bob.text))
         async with device(alice.text) as client:
             await client.flush(timeout_s=120)
-        assert client.tallies.acknowledged == client.tallies.deltas >= 3
+        assert client.status().acknowledged == client.status().deltas >= 3

@@ -66,10 +66,11 @@ async def test_each_record_of_a_device_is_one_report_in_the_release(
         sealed = await service.store.sealed_window(plan, WINDOW)
         assert sealed is not None
         assert sealed.sketch.counters.sum() == sealed.sketch.counts.sum() == 42
-        assert client.account is not None
-        assert client.account.newest is not None
-        assert client.account.newest.window == WINDOW
-    tallies = client.tallies
+        account = client.status().account
+        assert account is not None
+        assert account.newest is not None
+        assert account.newest.window == WINDOW
+    tallies = client.status()
     assert (tallies.records, tallies.records_dropped, tallies.reports) == (41, 1, 42)
     assert (tallies.deltas, tallies.acknowledged) == (2, 2)
 
@@ -97,7 +98,7 @@ async def test_a_silo_submits_its_noised_sum_once_however_large_it_is(
         assert abs(count - 30) < 40 * noise_sd / plan.privacy.mechanism.count_scale
         assert sealed.sketch.counters.any()
     for client in (one, other):
-        tallies = client.tallies
+        tallies = client.status()
         assert (tallies.submissions_spent, tallies.submissions_counted, tallies.submissions_lost) == (1, 1, 0)
         assert (tallies.deltas_sent, tallies.acknowledged) == (1, 1)
 
@@ -114,7 +115,7 @@ async def test_a_silo_that_comes_late_has_lost_its_window_and_says_so(tmp_path: 
         with pytest.raises(NotCountedError, match="late"):
             await client.flush(timeout_s=120)
         await client.flush(timeout_s=120)
-    tallies = client.tallies
+    tallies = client.status()
     assert (tallies.submissions_spent, tallies.submissions_counted, tallies.submissions_lost) == (1, 0, 1)
     assert (tallies.deltas_sent, tallies.late) == (1, 1)
 
@@ -129,7 +130,7 @@ async def test_a_silo_submits_by_itself_after_the_windows_end_records_or_none(
         EdgeClient(service.grpc, spool=tmp_path / "spool.db", config=CONFIG, runtime=clock) as client,
     ):
         await asyncio.sleep(0.3)
-        assert client.tallies.submissions_spent == 0
+        assert client.status().submissions_spent == 0
         clock.set_ms = there.set_ms = plan.window.end_ms(WINDOW) + plan.window.lateness_ms // 2
-        await until(lambda: client.tallies.submissions_counted + client.tallies.submissions_lost > 0, "it submits")
-        assert client.tallies.acknowledged == 1
+        await until(lambda: client.status().submissions_counted + client.status().submissions_lost > 0, "it submits")
+        assert client.status().acknowledged == 1

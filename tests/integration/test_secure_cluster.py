@@ -177,7 +177,7 @@ class Cohort:
         async with self.devices(target) as devices:
             await asyncio.gather(*(device.add(own) for device, own in zip(devices, self.records, strict=True)))
             await asyncio.gather(*(device.flush(60) for device in devices))
-            tallies = [device.tallies for device in devices]
+            tallies = [device.status() for device in devices]
         assert {(each.submissions_spent, each.submissions_counted, each.submissions_lost) for each in tallies} == {
             (1, 1, 0)
         }

@@ -65,7 +65,7 @@ async def contribute(service: Service, folder: Path, credentials: Credentials, n
     async with device(service, folder, credentials, name) as client:
         await client.add(RECORDS)
         await client.flush(5)
-        assert client.tallies.acknowledged == 1
+        assert client.status().acknowledged == 1
 
 
 async def told(service: Service, folder: Path, credentials: Credentials | None) -> str:
@@ -188,7 +188,7 @@ async def test_tokens_are_shown_over_tls_and_a_rotated_one_is_found(tmp_path: Pa
                 await add_until_it_is_refused(client)
             replace(token, new.text.encode())
             await client.flush(5)
-            counted = client.tallies.acknowledged
+            counted = client.status().acknowledged
         await assert_counted(service, tmp_path, Credentials(token=operator.text, ca=site.ca), counted)
 
 

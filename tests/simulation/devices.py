@@ -124,6 +124,7 @@ class Device:
             transport=transport,
             runtime=self.runtime,
             on_answer=self._answered,
+            on_event=lambda _: None,
         )
         self.uplink.begin()
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from edge_client import Config, EdgeClient
-from edge_client.participation.mode import RoundProgress
+from edge_client.status import RoundProgress
 from hushsum.secure_sum.client import ClientStep
 from tests.edge_client.round_service import RoundService
 from tests.edge_client.secure_plans import keys_of
@@ -29,15 +29,15 @@ async def test_a_device_stands_in_a_round_as_long_as_it_is_in_one(tmp_path: Path
     seen: list[RoundProgress] = []
     try:
         async with EdgeClient(service.target, spool=tmp_path / "spool", client_id="device-a", config=CONFIG) as client:
-            before = client.standing
+            before = client.status().round
             work = asyncio.create_task(client.flush(20))
             while not work.done():
-                if client.standing is not None:
-                    seen.append(client.standing)
+                if (progress := client.status().round) is not None:
+                    seen.append(progress)
                 await asyncio.sleep(0)
             await work
-            assert (before, client.standing) == (None, None)
-            assert client.tallies.submissions_counted == 1
+            assert (before, client.status().round) == (None, None)
+            assert client.status().submissions_counted == 1
     finally:
         await service.stop()
     assert {standing.round for standing in seen} == service.sums.keys()

@@ -19,12 +19,12 @@ from typing_extensions import override
 from edge_client import (
     AbsentWarning,
     Config,
+    Counts,
     EdgeClient,
     FlushTimeoutError,
     NotCountedError,
     SessionRefusedError,
     SettingsError,
-    Stats,
     UnreachableError,
 )
 from edge_client.encoding import counters_of
@@ -143,8 +143,9 @@ async def test_records_of_a_window_come_in_its_sum_once_and_nothing_else_leaves(
         with pytest.warns(AbsentWarning, match=f"1 records of window {WINDOW}"):
             await client.add(records[0])
         await client.flush(20)
-        assert client.account is not None
-        assert [spend.window for spend in client.account.spends] == [WINDOW]
+        account = client.status().account
+        assert account is not None
+        assert [spend.window for spend in account.spends] == [WINDOW]
     await service.stop()
     (total,) = service.sums.values()
     sketch = Sketch(EXACT)
@@ -154,8 +155,8 @@ async def test_records_of_a_window_come_in_its_sum_once_and_nothing_else_leaves(
     np.testing.assert_array_equal(counts, sketch.counts)
     assert total.submissions == 5
     sent = sum(size for _, size in said(service))
-    assert sent <= client.tallies.bytes_sent <= sent + 2 * 138  # a consent, and five shares less one
-    assert replace(client.tallies, bytes_sent=0) == Stats(
+    assert sent <= client.status().bytes_sent <= sent + 2 * 138  # a consent, and five shares less one
+    assert replace(client.status().counts, bytes_sent=0) == Counts(
         records=7, records_absent=1, deltas=2, submissions_spent=1, submissions_counted=1
     )
     assert service.fold.received.total() == 0
@@ -180,7 +181,7 @@ async def test_five_devices_make_a_sum_over_their_own_directory(clock: RushingCl
     sketch = Sketch(plan)
     sketch.add([[float(place), 1.0] for place in range(5)])
     np.testing.assert_array_equal(plan.words.centred(total.words)[0].reshape(-1), sketch.counters.reshape(-1))
-    assert {client.tallies.submissions_counted for client in clients} == {1}
+    assert {client.status().submissions_counted for client in clients} == {1}
     assert service.dropped == {}
 
 
@@ -192,7 +193,7 @@ async def test_a_vector_goes_in_chunks(
         await client.flush(20)
     chunks = [(each.offset, len(each.data)) for each in service.heard if isinstance(each, VectorChunk)]
     assert chunks == [(0, 50), (50, 50), (100, PLAN.words.bytes - 100)]
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
 
 
 async def test_a_client_takes_part_after_its_windows_end_with_records_or_without_and_alike(
@@ -210,9 +211,9 @@ async def test_a_client_takes_part_after_its_windows_end_with_records_or_without
             for _ in range(PLAN.window.lateness_ms // MINUTE):
                 clock.pass_time(60)
                 await asyncio.sleep(0.005)
-            await until(lambda: client.tallies.submissions_counted == 1, "its window's sum")
+            await until(lambda: client.status().submissions_counted == 1, "its window's sum")
             clock.pass_time(PLAN.window.length_ms / 1000)
-            await until(lambda: client.tallies.windows_unspent >= 0, "time")
+            await until(lambda: client.status().windows_unspent >= 0, "time")
         assert vectors(service, name) == 1
         traces.append(said(service))
         clock.close()
@@ -258,12 +259,12 @@ async def test_a_service_that_lies_once_never_gets_a_second_vector_and_a_free_fa
         await client.add([[1.0, 2.0]])
         await flushed(client)
     assert vectors(service) == 1
-    assert client.tallies.submissions_spent == 1
+    assert client.status().submissions_spent == 1
     assert service.entered[NAMES[0], WINDOW] == (1 if step in SPENT_BY else 2)
     lost = step in SPENT_BY and (result is not None or step != OUTCOME)
-    assert client.tallies.submissions_counted + client.tallies.submissions_lost == 1
+    assert client.status().submissions_counted + client.status().submissions_lost == 1
     if not (step in SPENT_BY and result is None):  # else it asks, and what it is told depends on how far the round came
-        assert client.tallies.submissions_lost == lost
+        assert client.status().submissions_lost == lost
 
 
 @pytest.mark.parametrize("step", [*TOLD[1:], OUTCOME], ids=named)
@@ -284,7 +285,7 @@ async def test_a_service_that_lies_at_every_round_gets_at_most_one_vector_and_ei
                 await client.flush(20)
     openings = sum(isinstance(each, Message) and each.data[1] == Kind.OPENING for each in service.heard)
     assert vectors(service) == int(step in SPENT_BY)
-    assert client.tallies.submissions_spent == vectors(service)
+    assert client.status().submissions_spent == vectors(service)
     asked_once = 1 if step in SPENT_BY else ATTEMPTS_MAX
     assert openings == (0 if step is Kind.ROSTER else asked_once)
     if step is not Kind.ROSTER:
@@ -345,8 +346,8 @@ async def test_a_device_that_is_killed_after_a_lie_sends_no_second_vector_from_i
         await flushed(again)
     assert before == int(step in SPENT_BY)
     assert vectors(service) == 1
-    assert again.tallies.submissions_spent == 1
-    assert again.tallies.records == 1
+    assert again.status().submissions_spent == 1
+    assert again.status().records == 1
 
 
 async def test_a_device_that_is_killed_between_its_spend_and_its_vector_never_sends_it(
@@ -377,7 +378,7 @@ async def test_a_device_that_is_killed_between_its_spend_and_its_vector_never_se
         await again.flush(20)
     assert service.vectors.total() == 0
     assert service.asked == [(NAMES[0], (1).to_bytes(32, "big"))]
-    told = again.tallies
+    told = again.status()
     assert (told.submissions_spent, told.submissions_lost, told.submissions_counted) == (1, 1, 0)
 
 
@@ -402,7 +403,7 @@ async def test_an_invitation_that_comes_again_or_after_the_vector_is_not_taken(
         await client.flush(20)
     advertised = sum(isinstance(each, Message) and each.data[1] == Kind.ADVERTISEMENT for each in service.heard)
     assert advertised == service.entered.total() == (2 if step is Kind.ROSTER else 1)
-    assert vectors(service) == client.tallies.submissions_counted == 1
+    assert vectors(service) == client.status().submissions_counted == 1
 
 
 async def test_a_call_has_no_more_invitations_than_a_window_has_attempts(
@@ -427,7 +428,7 @@ async def test_a_call_has_no_more_invitations_than_a_window_has_attempts(
         await flushing
     advertised = [each.data[:-32] for each in service.heard if isinstance(each, Message) and each.data[1] == 2]
     assert len(advertised) == ATTEMPTS_MAX + 1
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
 
 
 async def test_whoever_has_no_attempt_left_at_an_invitation_does_not_advertise(
@@ -458,7 +459,7 @@ async def test_of_two_windows_at_once_only_what_the_account_pays_for_is_entered(
             await client.flush(20)
     await service.stop()
     assert service.entered.total() == 1
-    assert client.tallies.submissions_spent == client.tallies.submissions_counted == 1
+    assert client.status().submissions_spent == client.status().submissions_counted == 1
 
 
 async def test_nothing_that_depends_on_records_is_done_while_somebody_waits_for_a_client(
@@ -490,7 +491,7 @@ async def test_nothing_that_depends_on_records_is_done_while_somebody_waits_for_
         client._spool._database.set_trace_callback(trace.append)
         await client.flush(20)
         client._spool._database.set_trace_callback(None)
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
     begin, end = trace.index("says INVITATION"), trace.index("heard VECTOR")
     assert "adds records up" in trace[:begin]
     round_ = trace[begin:end]
@@ -509,7 +510,7 @@ async def test_a_disk_that_refuses_to_erase_what_was_spent_is_asked_again(
         assert spool is not None
         spool._database.execute("CREATE TRIGGER broken BEFORE DELETE ON pending BEGIN SELECT raise(ABORT, 'no'); END")
         await client.flush(20)
-        assert client.tallies.submissions_counted == 1
+        assert client.status().submissions_counted == 1
         assert not spool.is_empty
         spool._database.execute("DROP TRIGGER broken")
         # More than once, for the attempt before may still be under way; the window is not over within these 20 minutes.
@@ -535,7 +536,7 @@ async def test_a_message_longer_than_any_of_the_plans_ends_the_attempt(
             await client.flush(20)
     assert told in caplog.text
     assert service.entered.total() == 2
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
 
 
 async def test_unread_messages_are_bounded_in_bytes() -> None:
@@ -575,7 +576,7 @@ async def test_lies_at_random_never_get_two_vectors(
                     warnings.simplefilter("ignore", AbsentWarning)
                     await client.add([[1.0, 2.0]])
                 await flushed(client)
-            spent.append(client.tallies.submissions_spent)
+            spent.append(client.status().submissions_spent)
         assert vectors(service, name) <= spent[-1] <= 1
         assert spent == sorted(spent)
 
@@ -628,7 +629,7 @@ async def test_what_became_of_a_vector_is_asked_until_it_is_told(
         await client.add([[1.0, 2.0]])
         await client.flush(20)
     assert refusals == [0]
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
     assert vectors(service) == 1
 
 
@@ -639,14 +640,14 @@ async def test_a_vector_of_which_nobody_tells_until_its_window_is_over_is_lost(
     service.lie = lie_at(OUTCOME, 10**6, None)
     async with client_of(service, path, clock) as client:
         flushing = asyncio.ensure_future(client.flush())
-        await until(lambda: client.tallies.submissions_spent == 1, "the vector")
+        await until(lambda: client.status().submissions_spent == 1, "the vector")
         await until(lambda: bool(service.asked), "a question")
         await passing(clock, flushing.done, "the end of the window")
         with pytest.raises(NotCountedError, match=f"window {WINDOW}: the service has not reported its result"):
             await flushing
     clock.close()
     assert vectors(service) == 1
-    assert client.tallies.submissions_lost == 1
+    assert client.status().submissions_lost == 1
 
 
 async def test_a_window_that_no_service_summed_is_over_unspent_and_its_records_are_erased(
@@ -656,9 +657,9 @@ async def test_a_window_that_no_service_summed_is_over_unspent_and_its_records_a
     service.refuses = lambda _: str(ServiceReason.OVERLOADED)
     async with client_of(service, path, clock) as client:
         await client.add([[1.0, 2.0]])
-        await passing(clock, lambda: client.tallies.windows_unspent == 1, "the end of the window")
+        await passing(clock, lambda: client.status().windows_unspent == 1, "the end of the window")
     clock.close()
-    told = client.tallies
+    told = client.status()
     assert (told.records, told.records_unspent, told.submissions_spent) == (1, 1, 0)
 
 
@@ -678,7 +679,7 @@ async def test_a_service_that_wants_no_part_in_a_window_is_not_asked_again(
             await client.flush(20)
         await client.flush(20)
     assert len(asked) == 1
-    assert client.tallies.submissions_spent == 0
+    assert client.status().submissions_spent == 0
 
 
 async def test_a_service_with_another_plan_ends_the_client(
@@ -704,7 +705,7 @@ async def test_unit_client_is_paid_for_by_the_devices_own_account_alone(path: Pa
         await client.flush(20)
     await service.stop()
     assert service.entered.total() == 1
-    assert client.tallies.submissions_spent == 1
+    assert client.status().submissions_spent == 1
 
 
 async def test_a_flush_that_runs_out_of_time_gives_nothing_up(
@@ -720,7 +721,7 @@ async def test_a_flush_that_runs_out_of_time_gives_nothing_up(
             await flushing
         async with client_of(service, path.with_name("other.db"), clock, NAMES[1]) as other:
             await asyncio.gather(client.flush(), other.flush())
-    assert client.tallies.submissions_counted == other.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == other.status().submissions_counted == 1
 
 
 # --------------------------------------------------------------------------------------------- keys and directories
@@ -752,7 +753,7 @@ async def test_a_plan_with_a_directory_wants_a_key_and_the_one_that_it_holds(
     )
     async with client:
         await client.flush(20)
-    assert client.tallies.submissions_counted == 1
+    assert client.status().submissions_counted == 1
     await service.stop()
     key_file.chmod(0o644)
     with pytest.raises(KeyFileError):

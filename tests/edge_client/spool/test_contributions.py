@@ -14,7 +14,7 @@ from edge_client.errors import SpoolFullError
 from edge_client.spool.changes import Change, Result
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_submissions import SiloSubmissions
-from edge_client.stats import SendStats, Stats
+from edge_client.status import Counts, SendStats
 from hushsum import Plan, Sketch
 from hushsum.errors import ContributionError, DroppedRecordsWarning
 from hushsum.local.report_batch import unpack
@@ -28,8 +28,8 @@ UNIT = {"unit": "client", "records_per_client": M, "epsilon": M, "total_epsilon"
 SKETCH = {"rows": 4, "buckets": 16}
 
 
-def tallies(spool: Spool) -> Stats:
-    return Stats.of(spool.tallies, SendStats())
+def tallies(spool: Spool) -> Counts:
+    return Counts.of(spool.tallies, SendStats())
 
 
 def central(path: Path, plan: Plan) -> Spool:
@@ -117,7 +117,7 @@ def test_eleven_records_at_a_bound_of_ten_keep_ten_and_one_is_told_of(tmp_path: 
         (DroppedRecordsWarning, "the plan allows 10 records a client and window: 1 of 11 were refused, the last ones")
     ]
     assert isinstance(spool.commit([change(plan, [[1.0, 1.0]])])[0], ContributionError)
-    assert tallies(spool) == Stats(records=10, records_refused=1, deltas=1)
+    assert tallies(spool) == Counts(records=10, records_refused=1, deltas=1)
     spool.close()
 
 
@@ -139,7 +139,7 @@ def test_reports_are_those_of_the_first_records_unusable_ones_too(tmp_path: Path
     spool.anew()
     assert isinstance(spool.result([1.0, 1.0]), ContributionError)
     # Two of the first four could not be used, and none of the next six.
-    assert tallies(spool.spool) == Stats(records=8, records_dropped=2, records_refused=4, reports=10, deltas=2)
+    assert tallies(spool.spool) == Counts(records=8, records_dropped=2, records_refused=4, reports=10, deltas=2)
     if memoise:
         assert spool.spool.rows("SELECT count(*) FROM memo") == [(10,)]
     spool.spool.close()
@@ -195,7 +195,7 @@ def test_what_fits_the_bound_and_not_the_spool_is_refused_whole_and_costs_nothin
     plan = small_plan(privacy=UNIT, sketch=SKETCH)
     spool = opened(tmp_path / "spool.db", bytes_max=10)
     assert isinstance(spool.commit([change(plan, np.ones((M + 1, 2)))])[0], SpoolFullError)
-    assert tallies(spool) == Stats()
+    assert tallies(spool) == Counts()
     spool.close()
     spool = opened(tmp_path / "spool.db")
     assert isinstance(spool.commit([change(plan, np.ones((M, 2)))])[0], tuple)

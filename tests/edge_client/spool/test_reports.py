@@ -15,7 +15,7 @@ from edge_client.config import LARGE_BYTES
 from edge_client.encoding import ReportEncoder, reports_max
 from edge_client.errors import SpoolError, SpoolFullError
 from edge_client.spool.changes import Remove
-from edge_client.stats import SendStats, Stats
+from edge_client.status import Counts, SendStats
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError
 from hushsum.local.report_batch import unpack
@@ -39,8 +39,8 @@ def sent(spool: ReportSpool, records: object, window: int = 7, labels: object = 
     return [each for bound in spool.add(records, window, labels) for each in unpack(bound.data, spool.plan).reports]
 
 
-def tallies(spool: ReportSpool) -> Stats:
-    return Stats.of(spool.spool.tallies, SendStats())
+def tallies(spool: ReportSpool) -> Counts:
+    return Counts.of(spool.spool.tallies, SendStats())
 
 
 # --------------------------------------------------------------------------------------------------------- batches
@@ -64,7 +64,7 @@ def test_every_record_has_one_report_an_unusable_one_too(path: Path) -> None:
     spool = ReportSpool(path, PLAN)
     assert len(sent(spool, [[1.0, 2.0], [np.nan, 1.0], [3.0, np.inf], "nothing"])) == 4
     assert len(sent(spool, [np.nan, 1.0])) == 1
-    assert tallies(spool) == Stats(records=1, records_dropped=4, reports=5, deltas=2)
+    assert tallies(spool) == Counts(records=1, records_dropped=4, reports=5, deltas=2)
 
 
 def test_what_is_too_large_for_one_batch_is_split_to_fit_one_message() -> None:

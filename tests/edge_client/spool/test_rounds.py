@@ -18,7 +18,7 @@ from edge_client.spool.changes import NO_ID
 from edge_client.spool.spool import Spool
 from edge_client.spool.transaction import SecureTransaction
 from edge_client.spool.window_submissions import SecureSubmissions
-from edge_client.stats import SendStats, Stats
+from edge_client.status import Counts, SendStats
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
@@ -58,8 +58,8 @@ def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> ob
     return result
 
 
-def tallies(spool: Spool) -> Stats:
-    return Stats.of(spool.tallies, SendStats())
+def tallies(spool: Spool) -> Counts:
+    return Counts.of(spool.tallies, SendStats())
 
 
 # --------------------------------------------------------------------------------------------------------- what waits
@@ -98,7 +98,7 @@ def test_records_of_a_window_in_which_the_client_does_not_take_part_are_left_out
     spool = opened(path)
     rounds_of(spool)
     assert add(spool, [[1.0, 2.0]], window) == ()
-    assert tallies(spool) == Stats(records_absent=1)
+    assert tallies(spool) == Counts(records_absent=1)
     spool.close()
 
 
@@ -525,7 +525,7 @@ def test_a_spool_of_format_1_is_read_as_it_is_and_gone_on_with(sample: Path) -> 
     plan = Plan.from_bytes(spool.plan or b"")
     assert plan == small_plan(window={"length": "1h", "lateness": "5m"})
     assert (spool.client_id, spool.stream, spool.unanswered()) == ("device-1", 11602837897552557615, (1, 2))
-    assert tallies(spool) == Stats(records=5, deltas=3, acknowledged=1)
+    assert tallies(spool) == Counts(records=5, deltas=3, acknowledged=1)
     assert isinstance(add(spool, [[1.0, 2.0]], 7, plan), tuple)
     assert spool.unanswered() == (1, 2, 3)
     spool.close()

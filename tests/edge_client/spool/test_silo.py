@@ -15,7 +15,7 @@ from edge_client.participation.silo import prepared
 from edge_client.spool.changes import Remove, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_submissions import SiloSubmissions
-from edge_client.stats import SendStats, Stats
+from edge_client.status import Counts, SendStats
 from hushsum import Plan
 from hushsum.delta import read_header
 from hushsum.entropy import OsEntropy
@@ -59,8 +59,8 @@ def submit(spool: Spool, submissions: SiloSubmissions, window: int = 7, plan: Pl
     return bound
 
 
-def tallies(spool: Spool) -> Stats:
-    return Stats.of(spool.tallies, SendStats())
+def tallies(spool: Spool) -> Counts:
+    return Counts.of(spool.tallies, SendStats())
 
 
 def test_a_submission_is_the_sum_of_what_waits_under_the_id_that_it_gets(path: Path) -> None:

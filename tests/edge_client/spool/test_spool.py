@@ -16,7 +16,7 @@ from edge_client.encoding import split
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
 from edge_client.spool import spool as spool_file
 from edge_client.spool.changes import Remove, StoredDelta
-from edge_client.stats import SendStats, Stats
+from edge_client.status import Counts, SendStats
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, encode, encode_all, read_header
 from hushsum.errors import ContributionError
@@ -92,7 +92,7 @@ def test_a_spool_opened_again_goes_on_where_it_was(path: Path) -> None:
     assert again.load(0, 10, 1000) == tuple(
         StoredDelta(sequence, bytes_of(DeltaId(stream, sequence), text)) for sequence, text in ((0, "a"), (2, "c"))
     )
-    assert Stats.of(again.tallies, SendStats()) == Stats(records=3, records_dropped=2, deltas=3, acknowledged=1)
+    assert Counts.of(again.tallies, SendStats()) == Counts(records=3, records_dropped=2, deltas=3, acknowledged=1)
     assert again.commit([addition("d")]) == [(StoredDelta(3, bytes_of(DeltaId(stream, 3), "d")),)]
     again.close()
 
@@ -228,7 +228,7 @@ def test_a_client_adds_no_more_records_to_a_window_than_its_bound_whatever_is_se
     (refused,) = again.commit([addition("g", window=7, records_max=3)])
     assert isinstance(refused, ContributionError)
     assert again.unanswered() == ()
-    assert Stats.of(again.tallies, SendStats()) == Stats(records=4, deltas=4, late=4)
+    assert Counts.of(again.tallies, SendStats()) == Counts(records=4, deltas=4, late=4)
     again.close()
 
 
@@ -253,7 +253,7 @@ def test_a_transaction_that_fails_changes_nothing(path: Path) -> None:
         spool.commit([Remove(0, "acknowledged"), addition("b", dropped=5)])
     spool._database.execute("DROP TRIGGER broken")
     assert spool.unanswered() == (0,)
-    assert Stats.of(spool.tallies, SendStats()) == Stats(records=1, deltas=1)
+    assert Counts.of(spool.tallies, SendStats()) == Counts(records=1, deltas=1)
     assert spool.commit([addition("c")]) == [(StoredDelta(1, bytes_of(DeltaId(spool.stream, 1), "c")),)]
     spool.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 import hushsum
 from aggregator.fold.verdicts import Verdict, VerdictKind
-from edge_client import Stats
+from edge_client import Counts
 from hushsum.delta import DeltaId
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
@@ -71,7 +71,7 @@ def ran(mode: str) -> Run:
         ]
         ids = [DeltaId(1000 * stream + place, 0) if by_report else DeltaId(stream, place) for place in range(count)]
         answers = dict.fromkeys(ids, "acknowledged")
-        told = Stats(records=share.records, deltas=count, acknowledged=count)
+        told = Counts(records=share.records, deltas=count, acknowledged=count)
         accounts[share.client_id] = Account(stream, added, told, answers, lives=1)
         verdicts += [
             Verdict(VerdictKind.COUNTED, None, id, None if by_report else share.client_id, each.window, 0)

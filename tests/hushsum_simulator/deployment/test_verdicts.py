@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.fold.verdicts import Verdict, VerdictKind
-from edge_client import Stats
+from edge_client import Counts
 from hushsum.delta import DeltaId
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
 from hushsum_simulator.deployment.verdicts import (
@@ -28,7 +28,7 @@ def journal(ann: Sequence[str] = ALL_TOLD, bob: Sequence[str] = ALL_TOLD) -> Fle
     accounts = {}
     for stream, (name, words) in enumerate({"ann": ann, "bob": bob}.items(), start=1):
         answers = {DeltaId(stream, number): word for number, word in enumerate(words) if word}
-        accounts[name] = Account(stream, list(added), Stats(records=12, deltas=3), answers)
+        accounts[name] = Account(stream, list(added), Counts(records=12, deltas=3), answers)
     return FleetJournal("ab" * 32, 10, 2, 1.0, accounts)
 
 

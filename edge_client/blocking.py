@@ -1,0 +1,224 @@
+"""The device SDK without an event loop: for scripts, web servers with threads, and libraries that block.
+
+>>> from edge_client.blocking import EdgeClient
+>>> with EdgeClient("localhost:7443", spool="spool.db") as client:
+...     client.add(records)
+...     client.flush(60)
+
+Each method runs that of :class:`edge_client.EdgeClient` on an event loop in one background thread, which all clients of
+a process share, and waits for it. A process that was forked has no such thread: make its clients after the fork, each
+with a spool of its own.
+"""
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from edge_client import client
+from edge_client.config import Config
+from edge_client.errors import ClientStateError
+from edge_client.policy import Policy
+from edge_client.runtime import SystemRuntime
+from edge_client.status import OnEvent, Status
+from hushsum.plan import Plan
+from hushsum.signing import SigningKey
+from hushsum.tables import Columns
+from hushsum_proto.credentials import Credentials
+
+if TYPE_CHECKING:
+    from edge_client.transport.interface import Transport
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """A thread that runs an event loop, and the runtime of the clients on it."""
+
+    def __init__(self) -> None:
+        self.runtime: Final = SystemRuntime()
+        self.clients = 0
+        self._loop: Final = asyncio.new_event_loop()
+        # A process that ends without closing its clients is not held up: what was added is safe in their spools.
+        self._thread: Final = threading.Thread(target=self._loop.run_forever, name="hushsum-edge", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[object, object, T]) -> T:
+        """Runs work on the loop and waits for it; an interrupt of the wait cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientStateError("on_event must not call its client: the client would wait for itself")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # of no effect once it is done
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.runtime.close()
+
+
+class _Shared:
+    """The thread of this process, which begins with its first client and ends with the last."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """In a process that was forked, where the thread is not."""
+        self._lock = threading.Lock()
+        self._thread: _LoopThread | None = None
+
+    def acquire(self) -> _LoopThread:
+        with self._lock:
+            self._thread = self._thread or _LoopThread()
+            self._thread.clients += 1
+            return self._thread
+
+    def release(self, thread: _LoopThread) -> None:
+        with self._lock:
+            thread.clients -= 1
+            if thread.clients:
+                return
+            self._thread = None
+        thread.close()
+
+
+_SHARED: Final = _Shared()
+if hasattr(os, "register_at_fork"):  # there is none on Windows
+    os.register_at_fork(after_in_child=_SHARED.reset)
+
+
+class EdgeClient:
+    """Contributes records to a collection, for code that blocks; safe to use from several threads.
+
+    It is open once it is made: making it waits for the plan, the first time up to ``config.first_contact_s``. The
+    arguments, and what is raised and promised, are those of :class:`edge_client.EdgeClient`. Warnings are of the thread
+    that called. ``on_event`` is called in the background thread.
+
+    A process that ends without :meth:`close` loses nothing: what was added is sent at the next start. After a fork a
+    client can be used in the parent alone.
+    """
+
+    def __init__(  # noqa: PLR0913  as of the client that it runs
+        self,
+        target: "str | Transport",
+        *,
+        spool: str | os.PathLike[str],
+        client_id: str | None = None,
+        policy: Policy | None = None,
+        config: Config | None = None,
+        key: str | os.PathLike[str] | SigningKey | None = None,
+        credentials: Credentials | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self._process = os.getpid()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = _SHARED.acquire()
+        try:
+            self._client = client.EdgeClient(
+                target,
+                spool=spool,
+                client_id=client_id,
+                policy=policy,
+                config=config,
+                runtime=self._thread.runtime,
+                key=key,
+                credentials=credentials,
+                on_event=on_event,
+            )
+            self._thread.run(self._client.__aenter__())
+        except BaseException:
+            self._closed = True
+            _SHARED.release(self._thread)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the client; where an error is on its way out, without waiting for answers."""
+        self._close(wait=error is None)
+
+    @property
+    def client_id(self) -> str:
+        """Who contributes."""
+        return self._client.client_id
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that this client contributes to."""
+        return self._client.plan
+
+    def add(
+        self,
+        records: Any,
+        time: int | datetime | None = None,
+        labels: object = None,
+        *,
+        columns: Columns | None = None,
+        by_position: bool = False,
+    ) -> None:
+        """Contributes records; returns once they are safe on disk (:meth:`edge_client.EdgeClient.add`)."""
+        work = self._client.encode(records, time, labels, columns=columns, by_position=by_position)
+        addition = self._run(work)
+        for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
+            warnings.warn(warning, stacklevel=2)
+        for warning in self._run(self._client.store(addition)):
+            warnings.warn(warning, stacklevel=2)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Returns once everything has a definitive answer; raises as :meth:`edge_client.EdgeClient.flush` does."""
+        self._run(self._client.flush(timeout_s))
+
+    def status(self, *, since_start: bool = False) -> Status:
+        """What became of everything that was added (:meth:`edge_client.EdgeClient.status`)."""
+        if self._closed:
+            return self._client.status(since_start=since_start)
+        return self._run(self._status(since_start=since_start))
+
+    def close(self) -> None:
+        """Ends the client; waits up to ``config.close_flush_s`` for answers. A second call does nothing.
+
+        Raises:
+            EdgeError: What had stopped the client, unless that was raised before.
+        """
+        self._close(wait=True)
+
+    def _close(self, *, wait: bool) -> None:
+        with self._closing:
+            if self._closed:
+                return
+            ending = self._client.end(wait=wait)
+            try:
+                warned = self._run(ending)
+            finally:
+                self._closed = True
+                if os.getpid() == self._process:
+                    _SHARED.release(self._thread)
+        for warning in warned:
+            warnings.warn(warning, stacklevel=3)
+
+    async def _status(self, *, since_start: bool) -> Status:
+        return self._client.status(since_start=since_start)
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        if os.getpid() != self._process:
+            work.close()
+            raise ClientStateError("this client was made before a fork: make one in each process, with its own spool")
+        if self._closed:
+            work.close()
+            raise ClientStateError("this client is closed")
+        return self._thread.run(work)

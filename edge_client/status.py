@@ -1,0 +1,259 @@
+"""What a client tells: its status, where every record and delta is in one of the counts, and its events."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from edge_client.errors import NotCountedError
+from hushsum.delta import DeltaId
+from hushsum.usable import RecordProblems
+from hushsum_proto.answers import Answer, AnyReason
+from hushsum_proto.answers import Status as AnswerStatus
+
+if TYPE_CHECKING:
+    from hushsum.privacy.accountant import Account
+    from hushsum.secure_sum.client import ClientStep
+
+
+class EventKind(StrEnum):
+    """What can happen to a client; there are no others."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    ACKNOWLEDGED = "acknowledged"
+    COUNTED = "counted"
+    LATE = "late"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    NOT_COUNTED = "not counted"
+    RECORDS_DROPPED = "records dropped"
+    RECORDS_CLIPPED = "records clipped"
+    SPOOL_FULL = "spool full"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a client.
+
+    Attributes:
+        kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
+            a secure sum, or of a silo, a window is in no sum. ``stopped``: the service has ended the session for good
+            (another plan, or it does not accept who this is), or the spool cannot be used.
+        detail: One sentence for people.
+        delta: Of an answer: the delta's id.
+        reason: Of ``refused``: the reason's name.
+        window: Of ``not counted``: the window's index.
+        attempt: Of ``disconnected``: attempts that have failed since the last answer.
+        next_attempt_ms: Of ``disconnected``: when it connects again, by this device's clock in ms since 1970 UTC; None
+            where nothing waits to be sent.
+        error: Of ``stopped``: what every method raises from now on.
+    """
+
+    kind: EventKind
+    detail: str = ""
+    delta: DeltaId | None = None
+    reason: str | None = None
+    window: int | None = None
+    attempt: int = 0
+    next_attempt_ms: int | None = None
+    error: Exception | None = None
+
+    @classmethod
+    def of_answer(cls, answer: Answer) -> Self:
+        """A delta's definitive answer, which is durable in the spool."""
+        refusal = answer.refusal
+        reason = None if refusal is None else reason_name(refusal.reason)
+        detail = f"a delta is {answer.status.value}" if refusal is None else refusal.detail
+        return cls(EventKind(answer.status.value), detail, delta=answer.id, reason=reason)
+
+
+#: Is called with every event, on the client's event loop: it must return at once, and must not call the client.
+OnEvent = Callable[[Event], None]
+
+
+class RoundProgress(NamedTuple):
+    """How far a client has come in a round of a secure sum: the round's id, and the client's last step."""
+
+    round: bytes
+    step: "ClientStep"
+
+
+class Unreported:
+    """Deltas that count nowhere, and that no flush has raised yet."""
+
+    def __init__(self) -> None:
+        self._refused: Counter[str] = Counter()
+        self._details: dict[str, str] = {}
+        self._others: Counter[AnswerStatus] = Counter()
+
+    def add(self, answer: Answer) -> None:
+        """Adds a definitive answer, if its delta does not count."""
+        if answer.status in (AnswerStatus.LATE, AnswerStatus.UNKNOWN):
+            self._others[answer.status] += 1
+        if answer.status is AnswerStatus.REFUSED and answer.refusal is not None:
+            name = reason_name(answer.refusal.reason)
+            self._refused[name] += 1
+            self._details.setdefault(name, answer.refusal.detail)
+
+    def take(self, windows: Mapping[int, str] | None = None) -> NotCountedError | None:
+        """The error of what there is, with these windows that are in no sum, and nothing is left; None without any."""
+        refused, self._refused = self._refused, Counter()
+        others, self._others = self._others, Counter()
+        if not (refused or others or windows):
+            return None
+        return NotCountedError(
+            late=others[AnswerStatus.LATE],
+            unknown=others[AnswerStatus.UNKNOWN],
+            refused=refused,
+            details={name: self._details[name] for name in refused},
+            windows=windows,
+        )
+
+
+RECORDS: Final = "records"
+RECORDS_DROPPED: Final = "records_dropped"
+RECORDS_CLIPPED: Final = "records_clipped"
+RECORDS_ABSENT: Final = "records_absent"
+RECORDS_REFUSED: Final = "records_refused"
+DELTAS: Final = "deltas"
+REPORTS: Final = "reports"
+SUBMISSIONS_SPENT: Final = "submissions_spent"
+SUBMISSIONS_COUNTED: Final = "submissions_counted"
+SUBMISSIONS_LOST: Final = "submissions_lost"
+WINDOWS_UNSPENT: Final = "windows_unspent"
+RECORDS_UNSPENT: Final = "records_unspent"
+#: Answers to a delta that counts.
+COUNTED: Final = frozenset({AnswerStatus.ACKNOWLEDGED, AnswerStatus.COUNTED})
+_REFUSED: Final = "refused:"
+_OTHER: Final = "other"  # a reason that only a newer service knows
+
+
+@dataclass(frozen=True)
+class SendStats:
+    """What a client has written to its connections since it started.
+
+    Attributes:
+        first: Deltas that were sent at least once.
+        again: Sends of a delta that had been sent before.
+        bytes: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
+    """
+
+    first: int = 0
+    again: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Everything that was given to a client, and what became of it.
+
+    What was added and answered is kept in the spool and counts its whole life; what was sent counts since this client
+    started.
+
+    Attributes:
+        records: Usable records that were added.
+        records_dropped: Records that were left out, because they could not be read or had no label of the plan.
+        records_clipped: Usable records outside the plan's bounds, which were moved to them.
+        records_absent: With a secure sum, or of a silo: usable records that were left out, for in their window this
+            client did not run, or it was spent or over already.
+        records_refused: Records that were left out because they were more than the plan allows a client in the window,
+            of batches whose first ones were added: usable ones; of reports, unusable ones too.
+        records_unspent: With a secure sum, or of a silo: records that had been added and are in nothing that was
+            submitted, for their window passed without it, or they came while it was under way.
+        reports: Randomised reports that records became, those of dropped ones included, which tell nothing.
+        deltas: Deltas that the records became.
+        deltas_sent: Deltas that were sent at least once since this client started.
+        deltas_resent: Further sends of those.
+        bytes_sent: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
+        acknowledged: Deltas that were durable at the service before their window's seal. Each is counted exactly once,
+            unless the fold's verdict says otherwise: this client's other spools had used up the window's bound of
+            records, or the id had come before with other bytes.
+        counted: Deltas of a closed window that the service had counted.
+        late: Deltas that came after their window's seal and count nowhere.
+        unknown: Deltas whose window is over and forgotten: treated as spent.
+        refused: Deltas that were refused for good, by the reason's name.
+        submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
+            vector, or its noised sum, was sent, or was about to be.
+        submissions_counted: Of those, the ones whose sum is durable at the service.
+        submissions_lost: Of those, the ones that count nowhere, or whose result is unknown.
+        windows_unspent: Windows in which this client ran, and for which it never submitted.
+    """
+
+    records: int = 0
+    records_dropped: int = 0
+    records_clipped: int = 0
+    records_absent: int = 0
+    records_refused: int = 0
+    deltas: int = 0
+    deltas_sent: int = 0
+    deltas_resent: int = 0
+    bytes_sent: int = 0
+    acknowledged: int = 0
+    counted: int = 0
+    late: int = 0
+    unknown: int = 0
+    records_unspent: int = 0
+    submissions_spent: int = 0
+    submissions_counted: int = 0
+    submissions_lost: int = 0
+    windows_unspent: int = 0
+    reports: int = 0
+    refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, kept: Mapping[str, int], sends: SendStats) -> Self:
+        """From what the spool keeps, and what was sent since the start."""
+        refused = {name.removeprefix(_REFUSED): count for name, count in kept.items() if name.startswith(_REFUSED)}
+        counts: dict[str, Any] = {field.name: kept[field.name] for field in fields(cls) if field.name in kept}
+        counts |= {"deltas_sent": sends.first, "deltas_resent": sends.again, "bytes_sent": sends.bytes}
+        return cls(**counts, refused=MappingProxyType(refused))
+
+
+@dataclass(frozen=True)
+class Status(Counts):
+    """The counts of a client, and how it stands with its service.
+
+    Attributes:
+        queued: Deltas in the spool that have no definitive answer yet.
+        connected: Whether the service has accepted a connection that still stands. With secure sums each round has one.
+        last_error: Why the last connection or attempt ended, or what has stopped the client; None where nothing did.
+        next_attempt_ms: When it connects again, by this device's clock in ms since 1970 UTC; None where it is connected
+            or has nothing to send.
+        account: What this device has spent, and may still spend, by its own account: with secure sums and in local
+            mode. None under plans of mode ``central``, under which the service spends.
+        round: How far this client has come in a round of a secure sum; None where it is in none.
+        problems: What was wrong with some of the records that were added since this client started.
+    """
+
+    queued: int = 0
+    connected: bool = False
+    last_error: str | None = None
+    next_attempt_ms: int | None = None
+    account: "Account | None" = None
+    round: RoundProgress | None = None
+    problems: RecordProblems = field(default_factory=lambda: RecordProblems(0))
+
+    @property
+    def counts(self) -> Counts:
+        """The counts alone."""
+        return Counts(**{field.name: getattr(self, field.name) for field in fields(Counts)})
+
+
+def submission_count_of(result: str) -> str:
+    """The count of a window's submission with this result: an answer to a silo's delta, or the result of a round."""
+    return SUBMISSIONS_COUNTED if result in COUNTED else SUBMISSIONS_LOST
+
+
+def reason_name(reason: AnyReason | None) -> str:
+    """The name under which refusals for a reason are counted."""
+    return _OTHER if reason is None else reason.value
+
+
+def answer_name(answer: Answer) -> str:
+    """The name under which the spool counts an answer."""
+    reason = None if answer.refusal is None else answer.refusal.reason
+    return _REFUSED + reason_name(reason) if answer.status is AnswerStatus.REFUSED else answer.status.value
