@@ -68,7 +68,7 @@ def test_what_the_readme_lets_an_operator_do_with_a_plan_works_with_the_plan_of_
 ) -> None:
     shutil.copy(ROOT / "examples" / "plan.toml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    operator = README.partition("\nAn operator:\n")[2].split("```")[1]
+    operator = README.partition("**An operator**")[2].split("```")[1]
     commands = [shlex.split(line, comments=True)[1:] for line in operator.splitlines() if "hushsum plan " in line]
     assert [command[:3] for command in commands] == [["plan", name, "plan.toml"] for name in ("advise", "make")]
     assert " ".join(["hushsum", *commands[0]]) in (advise.epilog or "").splitlines()[2].strip()
