@@ -1,6 +1,7 @@
 """The signature of a plan: read beside its file, kept beside its bytes, and shown with it."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ async def test_a_store_with_a_plan_that_this_version_cannot_read_says_so(tmp_pat
     await store.register(PLAN, 1, 0)
     await store.close()
     public = PLAN.bundle.replace(b'"participation":"protected"', b'"participation":"public"')
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE plans SET bytes = ?", (public,))
     database.close()
     store = await open_sqlite_store(path, ManualRuntime())

@@ -4,6 +4,7 @@ import sqlite3
 import warnings
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,10 +188,10 @@ class Labelled(NamedTuple):
 
 
 def as_sqlite_row(point: Point) -> sqlite3.Row:
-    database = sqlite3.connect(":memory:")
-    database.row_factory = sqlite3.Row
-    row: sqlite3.Row = database.execute("SELECT ? AS y, ? AS x", [float(value) for value in point]).fetchone()
-    return row
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.row_factory = sqlite3.Row
+        row: sqlite3.Row = database.execute("SELECT ? AS y, ? AS x", [float(value) for value in point]).fetchone()
+        return row
 
 
 ROWS: dict[str, Callable[[Point], Any]] = {

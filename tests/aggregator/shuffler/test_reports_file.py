@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ KNOWN = PoolAnswer(is_open=True, known=True, state=None)
 
 def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every table."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
     connection.close()

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -500,14 +501,14 @@ def test_the_spools_key_is_drawn_once(tmp_path: Path) -> None:
 
 
 def format_of(path: Path) -> int:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         ((version,),) = database.execute("PRAGMA user_version")
     database.close()
     return int(version)
 
 
 def dump(path: Path, tables: str) -> list[str]:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         lines = [line for line in database.iterdump() if line.startswith(f'INSERT INTO "{tables}')]
     database.close()
     return lines

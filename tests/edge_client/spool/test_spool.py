@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_a_client_id_that_no_service_accepts_is_refused(path: Path, client_id: s
 
 def test_a_newer_spool_is_refused_and_left_alone(path: Path) -> None:
     opened(path).close()
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA user_version = 4")
     database.close()
     before = path.read_bytes()
@@ -180,7 +181,7 @@ def test_a_newer_spool_is_refused_and_left_alone(path: Path) -> None:
 
 
 def test_what_is_no_spool_is_refused(path: Path) -> None:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE somebody_elses (x)")
     database.close()
     with pytest.raises(SpoolError, match="another program"):

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -200,7 +201,7 @@ def test_a_ledger_in_memory_is_refused() -> None:
 
 def test_a_newer_version_is_refused(path: Path) -> None:
     Ledger(path).close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 3")
     db.close()
     with pytest.raises(LedgerError, match="ledger of version 3; this version of Hushsum reads 2"):
@@ -208,12 +209,12 @@ def test_a_newer_version_is_refused(path: Path) -> None:
 
 
 def test_another_sqlite_file_is_refused_and_left_alone(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
     with pytest.raises(LedgerError, match="no ledger"):
         Ledger(path)
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
     db.close()
 
@@ -226,7 +227,7 @@ def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
 
 @pytest.fixture
 def first_version(path: Path) -> Path:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.executescript((Path(__file__).parent / "ledger_v1.sql").read_text())
     db.close()
     return path
@@ -278,7 +279,7 @@ def test_a_ledger_of_records_that_client_spends_passed_under_an_earlier_rule_ope
     of_clients = replace(costing(Fraction(1)), unit="client")
     with Ledger(path) as ledger:
         ledger.register(LIMITS)
-    with sqlite3.connect(path) as db:  # an earlier version counted each for 1, and 3 is the limit
+    with closing(sqlite3.connect(path)) as db, db:  # an earlier version counted each for 1, and 3 is the limit
         db.executemany(
             "INSERT INTO spend (plan_id, kind, fields) VALUES (?, ?, ?)",
             [(of_clients.plan_id, of_clients.kind, of_clients.to_bytes())] * 2,
