@@ -142,7 +142,7 @@ def _mark_rows(axis: "Axes", advice: Advice) -> None:
     beyond = [size.rows for size in advice.sizes if size.exceeds and size.rows]
     within = [size.rows for size in advice.sizes if not size.exceeds and size.rows]
     if beyond and within:
-        axis.axvspan(max(within), max(beyond), color=_SHADED, zorder=0, label="not allowed")
+        axis.axvspan(max(within), max(beyond), color=_SHADED, zorder=0, label="over a limit")
 
 
 def _title(advice: Advice) -> str:

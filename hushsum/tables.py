@@ -568,7 +568,7 @@ def _npy(path: Path) -> Any:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: not a NumPy array file: {error}") from error
+        raise RecordError(f"{path}: not a NumPy .npy file: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise RecordError(f"{path}: expected an array of numbers, got {getattr(array, 'dtype', type(array))}")
     if array.ndim == 1:

@@ -15,31 +15,30 @@ if TYPE_CHECKING:
     from hushsum_proto.credentials import Credentials
 
 
-@click.group(short_help="Seal, release, or look at a running aggregator.")
+@click.group(short_help="Seal windows, release them, and inspect a running aggregator.")
 def admin() -> None:
-    """Seal and release windows, or look at a running aggregator: its windows, its plans, its ledger.
+    """Seal windows, release them, and inspect a running aggregator: its windows, plans and ledger.
 
-    An aggregator without authentication answers its operator on its own machine alone; one with it answers whoever
-    shows a token, or a certificate, of scope admin.
+    With authentication, a token or certificate with scope admin is required. Without it, an aggregator accepts these
+    commands only from its own machine.
     """
 
 
 @admin.command(
-    short_help="Close windows.",
+    short_help="Seal windows.",
     epilog=examples("hushsum admin seal", "hushsum admin seal --window 498691 --early"),
 )
 @operates
-@click.option("--window", type=int, help="Its index. Default: every window past its end and lateness.")
-@click.option("--early", is_flag=True, help="Close --window also before its end: what is on its way is lost.")
+@click.option("--window", type=int, help="Index of the window.  [default: every window past its end and lateness]")
+@click.option("--early", is_flag=True, help="Seal --window before its end; deltas that arrive later are lost.")
 @as_json_option
 def seal(*, service: str, credentials: "Credentials", window: int | None, early: bool, as_json: bool) -> None:
-    """Close windows: what is in the log before the seal counts, what comes after is late.
+    """Seal windows: deltas in the log before the seal are counted, later ones are late.
 
-    Without --window these are the windows past their end and lateness, the oldest first; it is an error if there is
-    none.
+    Without --window, seals every window past its end and lateness, oldest first. Fails if there is none.
     """
     if early and window is None:
-        raise click.UsageError("--early closes one window: name it with --window")
+        raise click.UsageError("--early requires --window")
     if window is None:
         sealed = ask(service, credentials, lambda console: console.seal_due())
     else:
@@ -48,17 +47,17 @@ def seal(*, service: str, credentials: "Credentials", window: int | None, early:
         print_json({"windows": sealed})
     else:
         for each in sealed:
-            click.echo(f"window {each} is sealed")
+            click.echo(f"window {each} sealed")
 
 
-@admin.command(short_help="Draw the outcome of a sealed window.", epilog=examples("hushsum admin release"))
+@admin.command(short_help="Release a sealed window.", epilog=examples("hushsum admin release"))
 @operates
-@click.option("--window", type=int, help="Its index. Default: the oldest sealed one without an outcome.")
+@click.option("--window", type=int, help="Index of the window.  [default: the oldest sealed window without an outcome]")
 @as_json_option
 def release(*, service: str, credentials: "Credentials", window: int | None, as_json: bool) -> None:
-    """Draw the noise of a sealed window once, charge the ledger, and publish what came of it.
+    """Release a sealed window: charge the ledger, draw the noise and publish the outcome.
 
-    That is a release; or, where too few clients were in the window by the plan's test, that it is withheld for ever.
+    The outcome is final: a release, or withheld if the window has fewer clients than the plan's min_clients.
     """
     released = ask(service, credentials, lambda console: console.release(window))
     if as_json:
@@ -72,7 +71,7 @@ def release(*, service: str, credentials: "Credentials", window: int | None, as_
             }
         )
     else:
-        what = "withheld: too few clients, by the plan's test;" if released.release.withheld else "released:"
+        what = "withheld (too few clients):" if released.release.withheld else "released:"
         click.echo(
             f"window {released.release.window} is {what} ε = {released.epsilon_spent} spent, "
             f"{released.epsilon_left} left"

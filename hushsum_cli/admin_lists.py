@@ -18,13 +18,13 @@ STATES: Final = ("open", "closing", "sealed", "released", "withheld", "skipped")
 _LIMIT_MAX: Final = 1_000_000
 
 
-@click.command(short_help="List the plans of its store.", epilog=examples("hushsum admin plans"))
+@click.command(short_help="List the plans in the aggregator's store.", epilog=examples("hushsum admin plans"))
 @operates
 @as_json_option
 def plans(*, service: str, credentials: "Credentials", as_json: bool) -> None:
-    """List every plan of a running aggregator's store, in the order in which they were registered.
+    """List all plans in a running aggregator's store, in order of registration.
 
-    The plan that the aggregator collects is marked. Plans of one population share its ledger.
+    The plan that is being collected is marked. Plans of one population share a ledger.
     """
     found = ask(service, credentials, lambda console: console.plans())
     if as_json:
@@ -62,23 +62,29 @@ def plans(*, service: str, credentials: "Credentials", as_json: bool) -> None:
 
 
 @click.command(
-    short_help="List windows, the newest first.",
+    short_help="List windows, newest first.",
     epilog=examples("hushsum admin windows --state sealed", "hushsum admin windows --before 498691 --limit 100"),
 )
 @operates
-@click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only these; may stand repeatedly.")
-@click.option("--before", type=int, help="Only windows before this one.")
 @click.option(
-    "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="How many to show at most."
+    "--state", "states", type=click.Choice(STATES), multiple=True, help="Only windows in this state. Repeatable."
+)
+@click.option("--before", type=int, help="Only windows with a lower index.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _LIMIT_MAX),
+    default=20,
+    show_default=True,
+    help="Maximum number of windows to show.",
 )
 @as_json_option
 def windows(
     *, service: str, credentials: "Credentials", states: tuple[str, ...], before: int | None, limit: int, as_json: bool
 ) -> None:
-    """List the windows of a running aggregator, the newest first, with their times and what came of them.
+    """List the windows of a running aggregator, newest first, with their times and states.
 
-    A window is open, closing (its seals are on their way), sealed (its outcome is next), and then has its outcome for
-    ever: released, or withheld by the plan's test. One that no gateway had open is skipped.
+    The states are open, closing (being sealed), sealed (waiting for release), released, withheld (too few clients),
+    and skipped (never opened by a gateway).
     """
 
     async def question(console: "Console") -> "tuple[Schedule | None, WindowsPage]":
@@ -103,13 +109,13 @@ def windows(
     ]
     print_table(["window", "from (UTC)", "to (UTC)", "state"], rows)
     if not rows:
-        click.echo("no such window" if states or before is not None else "no window yet")
+        click.echo("no matching window" if states or before is not None else "no window yet")
     elif page.more:
-        click.echo(f"there are older ones: --before {page.windows[-1][0]}")
+        click.echo(f"more windows: --before {page.windows[-1][0]}")
 
 
 @click.command(
-    short_help="Show what is spent, and what is left.", epilog=examples("hushsum admin ledger --limit 100 --json")
+    short_help="Show spent and remaining budget.", epilog=examples("hushsum admin ledger --limit 100 --json")
 )
 @operates
 @click.option(
@@ -117,11 +123,11 @@ def windows(
     type=click.IntRange(1, _LIMIT_MAX),
     default=20,
     show_default=True,
-    help="How many spends to show at most.",
+    help="Maximum number of spends to show.",
 )
 @as_json_option
 def ledger(*, service: str, credentials: "Credentials", limit: int, as_json: bool) -> None:
-    """Show the ledger of the plan's population: its limits, what is spent and left, and the newest spends first."""
+    """Show the ledger of the plan's population: limits, spent and remaining budget, and spends, newest first."""
     from fractions import Fraction
 
     from hushsum_cli.spends import ledger_json, print_spends
@@ -139,7 +145,7 @@ def ledger(*, service: str, credentials: "Credentials", limit: int, as_json: boo
     if page.spends:
         print_spends(page.spends, Fraction(page.delta_total))
     if len(page.spends) < page.spends_total:
-        click.echo(f"the newest {len(page.spends)} of {page.spends_total} spends; more with --limit\n")
+        click.echo(f"{len(page.spends)} of {page.spends_total} spends shown; use --limit for more\n")
     click.echo(page.statement)
 
 

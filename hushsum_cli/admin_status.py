@@ -19,16 +19,16 @@ _WINDOWS_WATCHED: Final = 10  # so that a table that is drawn in place fits its 
 
 
 @click.command(
-    short_help="Show windows and budget.",
+    short_help="Show plan, windows and budget.",
     epilog=examples("hushsum admin status --json", "hushsum admin status --watch"),
 )
 @operates
-@click.option("--watch", is_flag=True, help="Show it again every 2 seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every 2 seconds, until Ctrl-C.")
 @as_json_option
 def status(*, service: str, credentials: "Credentials", watch: bool, as_json: bool) -> int:
-    """Show the plan, the windows and the budget of a running aggregator. Exits with 1 when releasing has stopped."""
+    """Show the plan, windows and budget of a running aggregator. Exits with status 1 if releasing has stopped."""
     if watch and as_json:
-        raise click.UsageError("--watch is for people: ask with --json as often as you need")
+        raise click.UsageError("--watch cannot be combined with --json: run the command repeatedly instead")
     if watch:
         return _watch(service, credentials)
     shown = ask(service, credentials, lambda console: console.status())
@@ -78,7 +78,7 @@ def _pairs(shown: "ServiceStatus", *, windows: int | None = None) -> list[tuple[
         ("partitions", f"{shown.partitions}{_behind(shown)}"),
         ("ε", f"{shown.epsilon_spent} spent, {shown.epsilon_left} left of {shown.epsilon_total}"),
         ("δ", f"{shown.delta_spent} spent, {shown.delta_left} left of {shown.delta_total}"),
-        ("in words", shown.statement),
+        ("guarantee", shown.statement),
         *((f"window {window}", state) for window, state in shown.windows[-(windows or len(shown.windows)) :]),
         *((f"partition {each.partition} stopped", each.stopped) for each in shown.folds if each.stopped),
     ]
@@ -112,4 +112,4 @@ def _fields(shown: "ServiceStatus") -> dict[str, object]:
 def _behind(status: "ServiceStatus") -> str:
     """What lies beyond the latest checkpoints, where anything does."""
     behind = [f"{each.lag} in {each.partition}" for each in status.folds if each.lag]
-    return f", not stored yet: {', '.join(behind)}" if behind else ", all of the log is stored"
+    return f", lag: {', '.join(behind)}" if behind else ", complete"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LIMITS: Final = {"device_ms": "--device-ms", "delta_kib": "--delta-kib", "memory_mib": "--memory-mib"}
-_SENT: Final = "delta: of one record; a client's: of all that it sends together."
-_SUBMITTED: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
+_SENT: Final = "delta: size for one record; client: size of all a client's sketch deltas."
+_SUBMITTED: Final = "spool: stored size for one record; upload: bytes per client and window."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
 _PERCENT_SHOWN: Final = 0.01
@@ -28,7 +28,7 @@ _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinate
 
 
 @click.command(
-    short_help="Predict accuracy and costs, before budget is spent.",
+    short_help="Predict accuracy and cost without spending budget.",
     epilog=examples(
         "hushsum plan advise plan.toml --records 1e6 --density 0.1",
         "hushsum plan advise plan.toml --records 2e5 --clients 40000 --density 0.1 --plot advice.png",
@@ -47,19 +47,29 @@ _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinate
 @click.option(
     "--clients",
     type=ExactNumber(),
-    help="Clients that they come from.  [default: as many as fill their bound, or one a record]",
+    help="Number of clients.  [default: --records / records_per_client, or one per record]",
 )
 @click.option(
-    "--device-ms", type=ExactNumber(), default="10", show_default=True, help="Most milliseconds to hash a record."
+    "--device-ms", type=ExactNumber(), default="10", show_default=True, help="Maximum time to hash one record, in ms."
 )
 @click.option(
-    "--delta-kib", type=ExactNumber(), default="64", show_default=True, help="Most KiB to send for one record."
+    "--delta-kib",
+    type=ExactNumber(),
+    default="64",
+    show_default=True,
+    help="Maximum size of a one-record sketch delta, in KiB.",
 )
 @click.option(
-    "--memory-mib", type=ExactNumber(), default="512", show_default=True, help="Most MiB for one window's counters."
+    "--memory-mib",
+    type=ExactNumber(),
+    default="512",
+    show_default=True,
+    help="Maximum size of a window's counters, in MiB.",
 )
 @click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw error against rows: a .png, .svg or .pdf."
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Plot error against rows to this file (.png, .svg, .pdf).",
 )
 @as_json_option
 def advise(  # noqa: PLR0913  an option each, and click passes them by name
@@ -74,7 +84,7 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict how far answers of a plan will be off, what it costs, and which number of rows to take.
+    """Predict a plan's error, its cost, and the best number of rows. Reads no records and spends no budget.
 
     Without --records or --density, a table shows the error over a range of them.
 
@@ -82,9 +92,9 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     Guess from what is public, never from the records that the plan protects: what you choose by them would tell of
     them.
 
-    Hashing errs more or less with how records lie, which nobody knows beforehand: 0.75 to 1.4 times what was predicted
-    has been seen, and for models up to 1.8 times. Noise is exact. The time is that of this machine. Of randomised
-    reports no limit but --memory-mib is read. A plan that names arrays is made first: give its plan.json.
+    The noise error is exact. The hashing error depends on the distribution of the records: observed errors were 0.75 to
+    1.4 times the prediction, for models up to 1.8 times. Times are measured on this machine. For randomised reports,
+    --memory-mib is the only limit used. A plan with arrays must be compiled first: give its plan.json.
     """
     from hushsum.advice import Allowance
     from hushsum_simulator.plans import load
@@ -195,14 +205,14 @@ def _print(advice: "Advice | ReportAdvice", plot: Path | None) -> None:
         "share",
         "",
     ]
-    print_table(errors, [_errors(advice, size) for size in sizes], title="one standard error of an answer, in records")
+    print_table(errors, [_errors(advice, size) for size in sizes], title="standard error of an answer, in records")
     submits = advice.own.costs.upload_bytes is not None
-    sent = ["kept", "upload"] if submits else ["delta", "a client's"]
-    costs = [first, *sent, "device", "window", "release", "µs a record"]
-    print_table(costs, [_costs(size) for size in sizes], title="on the wire, in memory, and time")
+    sent = ["spool", "upload"] if submits else ["delta", "client"]
+    costs = [first, *sent, "device", "window", "release", "µs per record"]
+    print_table(costs, [_costs(size) for size in sizes], title="sizes and time")
     click.echo(
-        f"share: of n·k̄, for the plan's own promise. {_SUBMITTED if submits else _SENT}\n"
-        "device: hash parameters; window: exact counters of one; release: the file at most; time: on this machine."
+        f"share: error relative to n·k̄, for the plan's guarantee. {_SUBMITTED if submits else _SENT}\n"
+        "device: hash parameters; window: exact counters; release: maximum file size; time: on this machine."
     )
 
 
@@ -217,14 +227,17 @@ def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
     yield "guesses", f"{guesses.records:,} records from {guesses.clients:,} clients; mean kernel {guesses.density:g}"
     yield "answer", f"about n·k̄ = {shown(guesses.kernel_sum)} records"
     error, noise = advice.std_error, own.noises[advice.own_promise]
-    share = f"{100 * error / guesses.kernel_sum:.3g} % of it"
-    yield "error", f"± {shown(error)} records, {share}, as written: ε = {float(promise.epsilon):g}, {_delta(promise)}"
+    share = f"{100 * error / guesses.kernel_sum:.3g} %"
+    yield (
+        "error",
+        f"± {shown(error)} records ({share}) with the plan's ε = {float(promise.epsilon):g}, {_delta(promise)}",
+    )
     yield "", f"of which hashing {shown(own.hashing)}, noise {shown(noise)}"
     if advice.kernel_error:
-        share = f"{100 * advice.bias / guesses.kernel_sum:.2g} % of it"
-        text = f"up to {shown(advice.bias)} records more, {share}: {advice.kernel_error:.2g} for each record"
+        share = f"{100 * advice.bias / guesses.kernel_sum:.2g} %"
+        text = f"up to {shown(advice.bias)} records ({share}): {advice.kernel_error:.2g} per record"
         if advice.plan.family.name == "hermite":
-            text += " at the worst query; each answer bounds its own, mostly far below"
+            text += " at the worst query; each answer has its own bound, usually far smaller"
         yield "bias", text
 
 
@@ -240,9 +253,11 @@ def _best(advice: "Advice") -> Iterator[tuple[str, str]]:
     for index, promise in enumerate(advice.promises):
         if promise.best is None:
             error = advice.own.errors[index]
-            text = f"± {shown(error)} at this size, the only one"
+            text = f"± {shown(error)}; the number of rows is fixed"
             if any(size.rows for size in advice.sizes) and len(advice.sizes) > 1:
-                text = "no size is allowed: raise " + ", ".join(_LIMITS[name] for name in advice.sizes[0].exceeds)
+                text = "no size within the limits: raise " + ", ".join(
+                    _LIMITS[name] for name in advice.sizes[0].exceeds
+                )
         else:
             error = advice.at(promise.best).errors[index]
             text = f"R = {promise.best:,}: ± {shown(error)}"
@@ -252,31 +267,31 @@ def _best(advice: "Advice") -> Iterator[tuple[str, str]]:
                 text += f"; {_more(advice, promise.best)}"
         yield f"best, {_title(promise)}", text
     if advice.optimal_rows is not None:
-        reason = "it takes a row's variance for its upper bound f̃², so it can be several times too large"
+        reason = "uses the upper bound f̃² of a row's variance, so it may be several times too large"
         yield "R*", f"{advice.optimal_rows:,}: RACE's optimum for pure ε, Corollary 3.5; {reason}"
     if advice.missing is not None:
-        yield "δ > 0", f"not shown: {advice.missing}"
+        yield "δ > 0", f"not available: {advice.missing}"
 
 
 def _more(advice: "Advice", best: int) -> str:
     """Why no more rows than these are advised where noise does not grow with them."""
     if not any(size.hashing for size in advice.sizes):
-        return "hashing adds nothing here, so more rows gain nothing"
+        return "no hashing error, so more rows do not help"
     bounds = advice.bound_by.split(" and ")
     # Sizes are looked at by powers of two: what is best of those that are allowed may be nearly half of the largest.
     largest = max(size.rows for size in advice.sizes if size.rows and not size.exceeds)
     if 2 * best > largest and _LIMITS.keys() >= set(bounds):
         limits = " and ".join(_LIMITS[name] for name in bounds)
-        return f"noise does not grow with R, so as many rows as {limits} allow{'s' * (len(bounds) == 1)}"
+        return f"noise does not grow with R: the largest R within {limits}"
     if 2 * best > largest and advice.bound_by.startswith("the format"):
-        return "noise does not grow with R, so as many rows as a plan or a delta can have"
-    return "more rows gain nothing"
+        return "noise does not grow with R: the largest R of a plan or sketch delta"
+    return "more rows do not help"
 
 
 def _useful(advice: "Advice") -> Iterator[tuple[str, str]]:
     unit, most = advice.plan.privacy.unit, advice.plan.privacy.records_per_client
     for promise in advice.promises:
-        text = f"from {promise.useful_records:,} records noise is at most a tenth of an answer"
+        text = f"noise is at most 10 % of an answer from {promise.useful_records:,} records"
         if unit == "client":
             text += f": {promise.useful_clients:,} clients of {advice.guesses.records / advice.guesses.clients:.3g}"
         yield f"useful, {_title(promise)}", text
@@ -284,8 +299,8 @@ def _useful(advice: "Advice") -> Iterator[tuple[str, str]]:
         yield (
             "",
             (
-                f"unit client protects all {most:,} records that a client may send: noise is {most:,} times that of "
-                "unit record, and a bound that few clients fill is paid for by all"
+                f"unit client protects all {most:,} records of a client: the noise is {most:,} times that of unit "
+                "record, so choose records_per_client no larger than needed"
             ),
         )
 
@@ -295,7 +310,7 @@ def _caveats(advice: "Advice") -> Iterator[tuple[str, str]]:
         several = len(advice.plan.classes)
         yield (
             "classes",
-            f"all this is of one class; over all {several}, records add up and noise is √{several} times as much",
+            f"values are per class; over all {several} classes noise is √{several} times larger",
         )
     least = advice.plan.window.min_clients
     if least > advice.guesses.clients:
@@ -324,7 +339,7 @@ def _errors(advice: "Advice", size: "Size") -> list[str]:
         "" if size.rows is None else f"{size.rows:,}",
         *(shown(part) for part in (size.hashing, *size.noises, *size.errors)),
         f"{100 * size.errors[advice.own_promise] / advice.guesses.kernel_sum:.3g} %",
-        ", ".join(_marks(advice).get(size.rows, []) + ["not allowed"] * bool(size.exceeds)),
+        ", ".join(_marks(advice).get(size.rows, []) + ["over a limit"] * bool(size.exceeds)),
     ]
 
 

@@ -9,24 +9,24 @@ from hushsum_cli.output import examples
 
 
 @click.command(
-    short_help="Try to break the privacy promise: claimed and audited ε side by side.",
+    short_help="Compare claimed ε with exact and measured ε of this installation.",
     epilog=examples("hushsum audit", "hushsum audit --quick", "hushsum audit --runs 40000 --json > audit.json"),
 )
-@click.option("--runs", type=click.IntRange(100), help="On each of two neighbouring data sets.  [default: 4000]")
-@click.option(
-    "--quick", is_flag=True, help="Few runs, and no services: everything exact is still audited, of all modes."
-)
+@click.option("--runs", type=click.IntRange(100), help="Runs on each of two neighbouring data sets.  [default: 4000]")
+@click.option("--quick", is_flag=True, help="Fewer runs and no services; all exact audits are kept.")
 @as_json_option
 def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
-    """Try to break the privacy promise of this very installation.
+    """Audit the privacy guarantees of this installation.
 
-    Small plans of every mechanism, unit and relation: the exact ε over all outcomes, from real counters of neighbouring
-    data sets and the law of the noise; and a lower limit of ε, wrong with probability 1e-6 at most, from many runs of
-    the whole road on both: records, deltas, fold, outcome, release, answers. Of mode secure: the exact ε of the sum
-    that a server sees, with as few honest shares of noise as clients let pass. Of mode local: what leaves a device,
-    randomised reports and noised sums: exactly for small plans, over all words that decide a report, beside other
-    records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is
-    looked for in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
+    For small plans of every mechanism, unit and relation, computes the exact ε over all outcomes from the counters of
+    neighbouring data sets and the noise distribution, and measures a lower bound on ε (confidence 1 - 1e-6) from
+    repeated end-to-end runs: records, deltas, fold, outcome, release, answers.
+
+    Mode secure: the exact ε of a cohort sum with the minimum number of honest noise shares. Mode local: the exact ε of
+    randomised reports and noised sums for small plans, measured ε, and goodness of fit for plans of realistic size.
+    Reuse of noise is tested across two processes and after a fork.
+
+    Exits with status 1 if an audited ε exceeds the claimed ε.
     """
     from hushsum_simulator.audit.report import print_report
     from hushsum_simulator.audit.runner import QUICK_RUNS, RUNS, AuditSettings

@@ -19,7 +19,7 @@ _SERVER = "server"
 
 
 @click.command(
-    short_help="Make certificates for TLS.",
+    short_help="Create TLS certificates.",
     epilog=examples(
         "hushsum keys certificates --out tls --host gateway.example --host 10.0.0.7",
         "hushsum keys certificates --out tls --host localhost --client till-3 --client analyst:read",
@@ -27,40 +27,38 @@ _SERVER = "server"
         "hushsum keys certificates --out metrics --client prometheus:admin",
     ),
 )
-@click.option("--out", type=_FOLDER, required=True, help="The folder that takes the files.")
-@click.option(
-    "--host", "hosts", multiple=True, help="A name or address of the service, as clients call it. Repeatable."
-)
+@click.option("--out", type=_FOLDER, required=True, help="Output directory.")
+@click.option("--host", "hosts", multiple=True, help="Host name or IP address of the service. Repeatable.")
 @click.option(
     "--client",
     "clients",
     metavar="NAME[:SCOPE,…]",
     multiple=True,
-    help="A client, and what it may do: submit, read, admin (which /metrics needs). Default: submit. Repeatable.",
+    help="Client name and scopes: submit, read, admin (needed for /metrics). Repeatable.  [default scope: submit]",
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are valid.")
+@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Validity, in days.")
 @click.option(
-    "--authority", type=_FOLDER, help="The folder of an earlier run, whose authority signs. Default: a new one."
+    "--authority", type=_FOLDER, help="Directory with an existing CA (ca.pem, ca.key).  [default: create a CA]"
 )
 @as_json_option
 def certificates(
     *, out: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int, authority: Path | None, as_json: bool
 ) -> None:
-    """Make certificates for trying TLS out, and for deployments without an authority of their own.
+    """Create TLS certificates, for tests and for deployments without a certificate authority (CA).
 
-    With a new authority come ca.pem, which both sides are given, and ca.key, which signs: keep it where no service is.
-    Hosts share server.pem and server.key; each client has NAME.pem and NAME.key. Keys are files that nobody else may
-    read, and nothing is overwritten.
+    A new CA is written to ca.pem (distribute to services and clients) and ca.key (keep offline). All hosts share
+    server.pem and server.key; each client gets NAME.pem and NAME.key. Private keys have mode 600. Existing files are
+    never overwritten.
     """
     from datetime import UTC, datetime
 
     from hushsum_proto.authority import Authority
 
     if not hosts and not clients:
-        raise click.UsageError("nothing to make: name a --host or a --client")
+        raise click.UsageError("no --host and no --client given: expected at least one")
     names = dict(map(_client, clients))
     if len(names) < len(clients):
-        raise click.UsageError("a client is named twice; several scopes stand behind one name, with commas")
+        raise click.UsageError("the same client is given twice: give several scopes as --client NAME:SCOPE,SCOPE")
     now = datetime.now(UTC)
     signing = Authority.make(now, days) if authority is None else Authority(_loaded(authority), now, days)
     made = _made(signing, hosts, names)
@@ -83,7 +81,9 @@ def _client(text: str) -> tuple[str, tuple[str, ...]]:
         or name[0] == "."
         or name in {_CA, _SERVER}
     ):
-        raise click.BadParameter(f"{name!r}: expected letters, digits, - _ and . alone, and neither ca nor server")
+        raise click.BadParameter(
+            f"{name!r}: expected letters, digits, '-', '_' and '.' only, and neither 'ca' nor 'server'"
+        )
     return name, tuple(scopes.split(",")) if scopes else ("submit",)
 
 
@@ -107,7 +107,7 @@ def _written(out: Path, made: "Mapping[str, Issued]") -> dict[str, tuple[Path, P
     paths = {stem: (out / f"{stem}.pem", out / f"{stem}.key") for stem in made}
     for path in (path for pair in paths.values() for path in pair):
         if path.exists():
-            raise CredentialsError(f"{path}: is there already; nothing is overwritten, and nothing was written")
+            raise CredentialsError(f"{path} already exists: nothing was written; remove it or choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     for stem, issued in made.items():
         certificate, key = paths[stem]

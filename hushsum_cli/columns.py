@@ -19,7 +19,9 @@ def chosen_columns(text: str | None) -> "Columns | None":
     parts = text.split(",")
     pairs = [part.partition("=")[::2] for part in parts if "=" in part]
     if pairs and len(pairs) < len(parts):
-        raise click.BadParameter(f"{text!r}: expected names, or PLAN=FILE for each of them", param_hint="--columns")
+        raise click.BadParameter(
+            f"{text!r}: expected column names, or a PLAN=FILE pair for each column", param_hint="--columns"
+        )
     if len({name for name, _ in pairs}) < len(pairs):
-        raise click.BadParameter(f"{text!r}: a column of the plan is named twice", param_hint="--columns")
+        raise click.BadParameter(f"{text!r}: a column of the plan is given twice", param_hint="--columns")
     return dict(pairs) if pairs else tuple(parts)

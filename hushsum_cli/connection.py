@@ -17,19 +17,23 @@ _OPTIONS = (
         type=_FILE,
         envvar="HUSHSUM_CA",
         show_envvar=True,
-        help="Whose signature the service's certificate bears (PEM). Default: a public authority's.",
+        help="CA certificates (PEM).  [default: those of the system]",
     ),
-    click.option("--cert", type=_FILE, help="This side's certificate (PEM), where the service asks for one."),
-    click.option("--cert-key", type=_FILE, help="Its private key (PEM)."),
+    click.option("--cert", type=_FILE, help="Client certificate (PEM), for services with certificate authentication."),
+    click.option("--cert-key", type=_FILE, help="Private key of --cert (PEM)."),
     click.option(
         "--token-file",
         type=_FILE,
         envvar="HUSHSUM_TOKEN_FILE",
         show_envvar=True,
-        help="The file of this side's token, where the service asks for one.",
+        help="File with the bearer token, for services with token authentication.",
     ),
-    click.option("--server-name", metavar="NAME", help="Whose certificate is expected, if not the host's."),
-    click.option("--insecure", is_flag=True, help="Speak plaintext to another machine; never with a token."),
+    click.option(
+        "--server-name",
+        metavar="NAME",
+        help="Host name expected in the service's certificate.  [default: the host of the address]",
+    ),
+    click.option("--insecure", is_flag=True, help="Allow unencrypted connections to other machines; not with a token."),
 )
 
 
@@ -65,11 +69,11 @@ def _credentials(
     from hushsum_proto.errors import CredentialsError
 
     if (cert is None) != (cert_key is None):
-        raise CredentialsError("--cert and --cert-key belong together: a certificate and its private key")
+        raise CredentialsError("--cert and --cert-key must be given together: a certificate and its private key")
     if insecure and token_file is not None:
         raise CredentialsError(
-            "--insecure and --token-file contradict each other: in plaintext everybody on the way reads a token. Leave "
-            "out --insecure, which this machine needs not, and another one must not get"
+            "--insecure and --token-file cannot be combined: a token would be sent unencrypted. Use TLS; for "
+            "services on this machine remove --insecure"
         )
     shown = Credentials(
         token_file=token_file, ca=ca, certificate=cert, key=cert_key, insecure=insecure, server_name=server_name

@@ -12,32 +12,36 @@ from hushsum_cli.output import examples, print_json, print_table
 _ROLES = ("gateway", "releaser", "producer", "client", "shuffler", "planner")
 
 
-@click.group(short_help="Make keys and certificates, and check a directory.")
+@click.group(short_help="Create keys and certificates, and check a key registry.")
 def keys() -> None:
-    """Make keys, and check the directories that name them.
+    """Create keys, and check the key registries that list them.
 
-    One directory says which services may write to the log (gateway, releaser, producer); another one which clients take
-    part in a plan's secure sums (client), and the plan names that one by its digest. Gateways know by a third whose
-    batches of reports were shuffled (shuffler), and devices by one of their own whose plans they take (planner).
+    A key registry is a TOML file of names, roles and public keys. One registry holds the services that may write to
+    the log (roles gateway, releaser, producer), one the clients of a plan's secure sums (client; the plan has its
+    digest), one the shufflers that a gateway accepts (shuffler), and one the signers of plans that a device accepts
+    (planner).
     """
 
 
 @keys.command(
-    short_help="Make a key.",
+    short_help="Create a key.",
     epilog=examples(
-        "hushsum keys make --role gateway --name gw-1 --out gw-1.pem >> directory.toml",
+        "hushsum keys make --role gateway --name gw-1 --out gw-1.pem >> registry.toml",
         "hushsum keys make --role client --name device-1 --out device-1.pem >> clients.toml",
         "hushsum keys make --role planner --name planner-1 --out planner-1.pem >> planners.toml",
     ),
 )
-@click.option("--role", type=click.Choice(_ROLES), required=True, help="What the key may sign.")
-@click.option("--name", required=True, help="Its name in the directory; a client's is its client id.")
+@click.option("--role", type=click.Choice(_ROLES), required=True, help="Role of the key: what it may sign.")
+@click.option("--name", required=True, help="Name of the key in the registry; for role client, the client id.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file of the private key."
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Output file for the private key (PEM, mode 600).",
 )
 @as_json_option
 def make(*, role: str, name: str, out: Path, as_json: bool) -> None:
-    """Make a key: write its private half to a file that nobody else may read, print its lines of the directory."""
+    """Create a key: write the private key to --out, and print the key's entry for a key registry."""
     from hushsum.entropy import OsEntropy
     from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 
@@ -50,18 +54,18 @@ def make(*, role: str, name: str, out: Path, as_json: bool) -> None:
         click.echo(lines)
 
 
-@keys.command(short_help="Check a directory.", epilog=examples("hushsum keys check directory.toml"))
+@keys.command(short_help="Check a key registry.", epilog=examples("hushsum keys check registry.toml"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @as_json_option
 def check(*, file: Path, as_json: bool) -> None:
-    """Check a directory, and show its keys and its digest."""
+    """Check a key registry, and show its keys and digest."""
     from hushsum.errors import DirectoryError
     from hushsum.signing import Directory
 
     try:
         directory = Directory.from_toml(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise DirectoryError(f"{file}: not UTF-8") from error
+        raise DirectoryError(f"{file}: not valid UTF-8") from error
     except DirectoryError as error:
         raise DirectoryError(f"{file}: {error}") from error
     rows = [(key.id, key.role.value, key.public_key.hex) for key in directory.keys.values()]

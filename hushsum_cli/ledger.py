@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from hushsum.privacy.relations import Cost
 
 
-@click.group(short_help="Look at an analyst's ledger.")
+@click.group(short_help="Inspect a ledger file.")
 def ledger() -> None:
-    """Look at the ledger of whoever releases in process (hs.Ledger). A service's own: `hushsum admin ledger`."""
+    """Inspect the ledger file of in-process releases (hs.Ledger). For a service, see `hushsum admin ledger`."""
 
 
-@ledger.command(short_help="Show spends, and what is left.", epilog=examples("hushsum ledger show ledger.db"))
+@ledger.command(short_help="Show spends and remaining budget.", epilog=examples("hushsum ledger show ledger.db"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @as_json_option
 def show(*, file: Path, as_json: bool) -> None:
-    """Show every spend of a ledger, what they tell together in plain words, and what is left."""
+    """Show all spends of a ledger, the total guarantee in plain words, and the remaining budget."""
     from hushsum.privacy.ledger import Ledger
 
     with Ledger(file, read_only=True) as opened:

@@ -22,10 +22,10 @@ def of_advice(advice: "Advice") -> Iterator[tuple[str, str]]:
         return
     clients, noise = advice.guesses.clients, advice.own.noises[advice.own_promise]
     one = noise / clients**0.5
-    text = f"each of {clients:,} clients adds all of the noise: {shown(one)} × √{clients:,} = {shown(noise)} records"
-    yield "silo", f"{text}; fewer clients of more records each err less"
+    text = f"each of {clients:,} clients adds the full noise: {shown(one)} × √{clients:,} = {shown(noise)} records"
+    yield "silo", f"{text}; fewer clients with more records each reduce the error"
     upload = advice.own.costs.upload_bytes or 0.0
-    yield "sent", f"{bytes_text(int(upload))} a client and window, with records or without"
+    yield "sent", f"{bytes_text(int(upload))} per client and window, with or without records"
 
 
 def print_reports(advice: "ReportAdvice", plot: Path | None) -> None:
@@ -48,8 +48,8 @@ def print_reports(advice: "ReportAdvice", plot: Path | None) -> None:
         ]
         _table(advice, f"buckets, {name}", shown_)
     click.echo(
-        "hashing: what all reports have in common; response: of each report by itself, its randomiser and its row.\n"
-        "share: of n·k̄. report: bytes of one record; window: exact counts of one."
+        "hashing: error shared by all reports; response: error of each report's randomiser and row.\n"
+        "share: error relative to n·k̄; report: size for one record; window: exact counts."
     )
 
 
@@ -59,19 +59,19 @@ def _expected(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
     guesses, own, privacy = advice.guesses, advice.own, advice.plan.privacy
     yield "guesses", f"{guesses.records:,} records from {guesses.clients:,} clients; mean kernel {guesses.density:g}"
     yield "answer", f"about n·k̄ = {shown(guesses.kernel_sum)} records"
-    share = f"{100 * advice.std_error / guesses.kernel_sum:.3g} % of it"
+    share = f"{100 * advice.std_error / guesses.kernel_sum:.3g} %"
     m = privacy.records_per_client
     unit = "a record" if m is None else f"a client of at most {m:,} reports (ε/{m:,} each)"
     yield (
         "error",
-        f"± {shown(advice.std_error)} records, {share}, as written: ε = {float(privacy.epsilon):g} for {unit}",
+        f"± {shown(advice.std_error)} records ({share}) with the plan's ε = {float(privacy.epsilon):g} for {unit}",
     )
     yield "", f"of which hashing {shown(own.hashing)}, randomised response {shown(own.response)}"
-    yield "report", f"{own.report_bytes} bytes a record ({own.randomiser}, {own.rows:,} × {own.outputs:,} outputs)"
+    yield "report", f"{own.report_bytes} bytes per record ({own.randomiser}, {own.rows:,} × {own.outputs:,} outputs)"
     if advice.plan.classes:
         several = len(advice.plan.classes)
-        yield "classes", f"all this is of one class; the other {several - 1} are taken to have as many records"
-    text = f"from {advice.useful_records:,} records randomisation is at most a tenth of an answer"
+        yield "classes", f"values are per class, assuming {several} classes of equal size"
+    text = f"randomisation error is at most 10 % of an answer from {advice.useful_records:,} records"
     yield "useful", text
 
 
@@ -81,20 +81,20 @@ def _choice(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
 
     for name, size in advice.best.items():
         text = (
-            f"W = {size.buckets:,}: ± {shown(size.error)} with {size.rows:,} rows, {size.report_bytes} bytes a record"
+            f"W = {size.buckets:,}: ± {shown(size.error)} with {size.rows:,} rows, {size.report_bytes} bytes per record"
         )
         gain = advice.std_error / size.error
         if size.randomiser == advice.own.randomiser and gain > 1 + _ALIKE:
-            text += f"; the plan's W = {advice.own.buckets:,} errs {gain:.3g} times as much"
+            text += f"; the plan's W = {advice.own.buckets:,} has {gain:.3g} times this error"
         yield f"best, {name}", text
     if len(advice.best) == 2:
         k_rr, projective = advice.best["k-rr"], advice.best["projective"]
         ratio = k_rr.error / projective.error
         if abs(ratio - 1) <= _ALIKE:
-            yield "randomiser", f"k-rr: projective errs {1 / ratio:.3f} times as much at its best W"
+            yield "randomiser", f"k-rr: projective has {1 / ratio:.3f} times this error at its best W"
         else:
             better, other = (projective, k_rr) if ratio > 1 else (k_rr, projective)
-            by = f"{other.error / better.error:.3g} times less than {other.randomiser} at its best W"
+            by = f"{other.error / better.error:.3g} times smaller error than {other.randomiser} at its best W"
             yield "randomiser", f"{better.randomiser} with W = {better.buckets:,}: {by}"
         same = {name: _at(advice, name) for name in advice.best}
         if all(same.values()):
@@ -111,12 +111,12 @@ def _rows(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
 
     letter, enough = ("P" if advice.own.buckets is None else "R"), advice.enough_rows
     if enough is None:
-        yield "rows", "no size is allowed: raise --memory-mib"
+        yield "rows", "no size within the limits: raise --memory-mib"
     elif enough.rows > advice.own.rows:
-        text = f"± {shown(enough.error)}: each report names one row, so that more cost memory alone"
-        yield "rows", f"take {letter} = {enough.rows:,} for {text}"
+        text = f"± {shown(enough.error)}: more rows cost only memory, because each report has one row"
+        yield "rows", f"{letter} = {enough.rows:,} gives {text}"
     else:
-        yield "rows", f"{letter} = {enough.rows:,} is enough: within 5 % of the least error"
+        yield "rows", f"{letter} = {enough.rows:,} is sufficient (within 5 % of the smallest error)"
 
 
 def _more(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
@@ -126,12 +126,12 @@ def _more(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
     if local is not None and local.shuffle_min:
         least = f"{local.shuffle_min:,} honest, independent reports or more"
         if advice.amplified is None:
-            text = f"batches of {least} are too few to promise more"
+            text = f"no amplification: batches of {least} are too small"
         else:
             text = f"ε = {numeral(advice.amplified, up=True)}, δ = {numeral(privacy.delta, up=True)} of {least}"
         yield "shuffled", text
         if advice.guesses.records < local.shuffle_min:
-            yield "withheld", f"{advice.guesses.records:,} reports are fewer than shuffle_min: none is forwarded"
+            yield "withheld", f"{advice.guesses.records:,} reports are fewer than shuffle_min: no batch is forwarded"
     least_reports = advice.plan.window.min_reports
     if least_reports > advice.guesses.records:
         yield "withheld", f"{advice.guesses.records:,} reports are fewer than window.min_reports = {least_reports:,}"
@@ -155,8 +155,8 @@ def _table(advice: "ReportAdvice", first: str, lines: "Sequence[tuple[str, Repor
             f"{100 * size.error / advice.guesses.kernel_sum:.3g} %",
             f"{size.report_bytes} B",
             bytes_text(int(size.window_bytes)),
-            ", ".join([*filter(None, marks), *(["not allowed"] if size.exceeds else [])]),
+            ", ".join([*filter(None, marks), *(["over a limit"] if size.exceeds else [])]),
         ]
         for name, size, marks in lines
     ]
-    print_table(header, rows, title=f"one standard error of an answer, in records, by {first}")
+    print_table(header, rows, title=f"standard error of an answer, in records, by {first}")

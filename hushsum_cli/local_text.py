@@ -20,11 +20,11 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
     if local is None:
         return
     if local.reports:
-        yield "local", "each record leaves its device as one randomised report: nobody else is trusted with it"
+        yield "local", "each record is randomised on its device and sent as one report; no other party is trusted"
         yield from _report(plan)
         yield from _randomiser(plan)
     else:
-        yield "local", "each device adds all of the noise to its own counters before they leave it: nobody is trusted"
+        yield "local", "each device adds the full noise to its counters before sending; no other party is trusted"
         yield "sent", _submission(plan)
     yield from _learned(plan)
     if local.reports and local.memoise:
@@ -35,10 +35,9 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
 
 
 _MEMOISED: Final = (
-    "a device keeps the report of each record and sends the same one whenever that record comes again: repeats "
-    "tell nothing new of it, but equal ones can be seen to be equal, and no shuffler amplifies. Over several windows ε "
-    "is for a record that is replaced wherever it occurs, by one that its device has nowhere else: a change in one "
-    "window alone can be seen for certain. Devices refuse that unless they say Policy(memoise=True)"
+    "a device sends the same report whenever a record recurs, so recurrence adds no privacy loss but is visible, "
+    "and shuffling does not amplify. Over several windows ε holds for replacing a record in all of them by one that "
+    "its device has nowhere else; a change in a single window is visible. Devices accept this only with Policy(memoise=True)"
 )
 
 
@@ -49,18 +48,18 @@ def noise_line(plan: "Plan") -> str:
 
     mechanism, local = plan.privacy.mechanism, plan.privacy.local
     assert local is not None
-    answer = "an answer of one class" if plan.classes else "an answer"
+    answer = "answer for one class" if plan.classes else "answer"
     if local.reports:
         each = query.noise_std_error(plan, submissions=_MANY) / sqrt(_MANY)
         return (
-            f"± {each:,.4g} × √n records on {answer} far from all n records, by chance in reports alone: "
-            f"± {each * sqrt(_MANY):,.0f} of {_MANY:,}"
+            f"± {each:,.4g} × √n records per {answer} far from all n records, from randomisation: "
+            f"± {each * sqrt(_MANY):,.0f} for {_MANY:,}"
         )
     drawn = f"{mechanism.name}, scale {real_text(mechanism.scale)} on every counter"
     if plan.guarantee.rho is not None:
         drawn = f"{mechanism.name}, standard deviation {mechanism.noise().std:,.4g} on every counter"
     one = query.noise_std_error(plan, submissions=1)
-    return f"{drawn} of every device: ± {one:,.4g} × √devices records on {answer}, ± {10 * one:,.4g} with 100 of them"
+    return f"{drawn} of every device: ± {one:,.4g} × √devices records per {answer}, ± {10 * one:,.4g} for 100 devices"
 
 
 def numbers(plan: "Plan") -> dict[str, object]:
@@ -103,10 +102,10 @@ def _report(plan: "Plan") -> Iterator[tuple[str, str]]:
     what = "pairs" if plan.family.name == "fourier" else "rows"
     yield (
         "report",
-        f"{width}: one of {rows:,} {what}, whatever the record is, and one of {outputs:,} randomised values",
+        f"{width}: one of {rows:,} {what}, chosen at random, and one of {outputs:,} randomised values",
     )
     most = plan.delta_records_max
-    yield "", f"in batches of at most {most:,} ({bytes_text(size * most)}), sorted: none tells the order of its records"
+    yield "", f"sent in sorted batches of at most {most:,} ({bytes_text(size * most)})"
 
 
 def _randomiser(plan: "Plan") -> Iterator[tuple[str, str]]:
@@ -119,25 +118,25 @@ def _randomiser(plan: "Plan") -> Iterator[tuple[str, str]]:
         least, most = (_percent(bit.probability(peak, 1)) for peak in (-bit.peak, bit.peak))
         yield (
             "randomiser",
-            f"{mechanism.name}: a cosine or sine as one bit, 1 with {least} for −1 to {most} for 1",
+            f"{mechanism.name}: a cosine or sine as one bit, 1 with probability {least} for −1 to {most} for 1",
         )
     else:
         choice = choice_of(plan)
         of = f"{choice.inputs:,} {'pairs of a class and a bucket' if plan.classes else 'buckets'}"
         if choice.outputs == choice.inputs:
-            law = f"the true one with {_percent(choice.hit)}, any other with {_percent(choice.miss)} each"
+            law = f"the true one with probability {_percent(choice.hit)}, each other with {_percent(choice.miss)}"
         else:
-            law = f"its {choice.outputs:,} outputs each speak for many values: for the true one with "
-            law += f"{_percent(choice.hit)}, for any other with {_percent(choice.miss)}"
+            law = f"{choice.outputs:,} outputs, each for a set of values that holds the true one with probability "
+            law += f"{_percent(choice.hit)}, each other with {_percent(choice.miss)}"
         yield "randomiser", f"{mechanism.name}, of {of}: {law}"
-    ratio = f"no report is more than {real_text(mechanism.scale)} times as likely for one record as for another"
-    yield "", ratio + ("" if m is None or m == 1 else f"; those of one client's {m:,} records together make up its ε")
+    ratio = f"likelihood ratio of any report for two records: at most {real_text(mechanism.scale)}"
+    yield "", ratio + ("" if m is None or m == 1 else f"; the reports of a client's {m:,} records share ε")
 
 
 def _submission(plan: "Plan") -> str:
     words = plan.words
     return (
-        f"{bytes_text(plan.upload_bytes_max)} a client and window, with records or without: {words.size:,} noised "
+        f"{bytes_text(plan.upload_bytes_max)} per client and window, with or without records: {words.size:,} noised "
         f"counters of {words.bits} bits (count counters {words.count_bits})"
     )
 
@@ -146,15 +145,15 @@ def _learned(plan: "Plan") -> Iterator[tuple[str, str]]:
     local, window = plan.privacy.local, plan.window
     assert local is not None
     if local.reports:
-        yield "seen", "by the service, while it happens: who sends how many reports and when; it keeps none of that"
-        yield "public", "the exact number of reports of a window; how they are counted tells of a record no more than ε"
+        yield "seen", "by the service, not stored: which client sends how many reports, and when"
+        yield "public", "the exact number of reports per window"
         if window.min_reports:
-            yield "withheld", f"a window of fewer than {window.min_reports:,} reports, by their exact number"
+            yield "withheld", f"windows with fewer than {window.min_reports:,} reports (exact number)"
         return
-    yield "seen", "by the service: who sends a submission in which window, and its noised counters"
-    yield "public", "how many clients take part, which each running one does in every window, with records or without"
+    yield "seen", "by the service: which client submits in which window, and its noised counters"
+    yield "public", "the number of clients: every running client submits in every window, with or without records"
     if window.min_clients:
-        yield "withheld", f"a window of fewer than {window.min_clients:,} clients, by its exact number"
+        yield "withheld", f"windows with fewer than {window.min_clients:,} clients (exact number)"
 
 
 def _shuffled(plan: "Plan") -> str:
@@ -167,13 +166,13 @@ def _shuffled(plan: "Plan") -> str:
     if epsilon is None:
         needed = reports_needed(privacy.mechanism.scale, privacy.delta)
         return (
-            f"a shuffler forwards {least} reports or more together, which is too few to promise more: at this ε and a "
-            f"δ of {delta} nothing is amplified below {needed:,}"
+            f"a shuffler forwards batches of at least {least} reports: too few for amplification, which at this ε and "
+            f"δ = {delta} needs {needed:,}"
         )
     return (
-        f"ε = {numeral(epsilon, up=True)}, δ = {delta} a window against whoever sees only what a shuffler forwards: at "
-        f"least {least} honest, independent reports together (Feldman, McMillan and Talwar 2021). Windows add. Against "
-        "the shuffler, and all who see more, the promise above holds, which is what is charged"
+        f"ε = {numeral(epsilon, up=True)}, δ = {delta} per window against observers after the shuffler, for batches of "
+        f"at least {least} honest, independent reports (Feldman, McMillan and Talwar 2021). Windows compose. Against "
+        "the shuffler and all others the guarantee above holds; the ledger is charged for that one"
     )
 
 
@@ -183,10 +182,10 @@ def _account(plan: "Plan") -> str:
 
     privacy = plan.privacy
     epsilon, total = numeral(privacy.epsilon, up=True), numeral(privacy.total_epsilon, up=False)
-    more = "each window adds" if privacy.unit == CLIENT else "a record is in one window, so that windows do not add"
+    more = "windows compose" if privacy.unit == CLIENT else "each record is in one window, so windows do not compose"
     return (
-        f"charges ε = {epsilon} a window to an account of its own before anything leaves it ({more}), and refuses "
-        f"what would pass ε = {total}, whatever the service says"
+        f"keeps its own ledger: charges ε = {epsilon} per window before sending ({more}), and stops at a total of "
+        f"ε = {total}"
     )
 
 

@@ -40,8 +40,8 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: object) ->
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
-        "See it all work, on this machine:   hushsum simulate",
-        "Collect for real:                   hushsum serve --plan plan.toml --data DIR",
+        "Run a demonstration on this machine:   hushsum simulate",
+        "Start an aggregator:                   hushsum serve --plan plan.toml --data DIR",
     ),
 )
 @click.option(
@@ -65,7 +65,7 @@ def main() -> NoReturn:
     warnings.showwarning = _show_warning
     for name in _GENERIC:
         if (foreign := _foreign(name)) is not None:
-            _end(f"{foreign} is found in place of Hushsum's package {name}: take its folder off PYTHONPATH", 1)
+            _end(f"{foreign} shadows Hushsum's package {name}: remove its directory from PYTHONPATH", 1)
     try:
         status = cli.main(prog_name="hushsum", standalone_mode=False)
     except click.ClickException as error:

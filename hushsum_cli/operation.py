@@ -18,7 +18,12 @@ T = TypeVar("T")
 def operates(command: "Callable[..., Any]") -> "Callable[..., Any]":  # Any: any command's
     """Gives a command the options that name a service and the way to it: ``service`` and ``credentials``."""
     at = click.option(
-        "--at", "service", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="The aggregator."
+        "--at",
+        "service",
+        metavar="HOST:PORT",
+        default="127.0.0.1:7443",
+        show_default=True,
+        help="Address of the aggregator.",
     )
     return at(connects(command))
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
@@ -34,7 +34,7 @@ class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions 
             number = Fraction(-1)
         if number < 0 or (number == 0 and not self._zero):
             least = "of at least 0" if self._zero else "above 0"
-            self.fail(f"{value!r}, expected a number {least}, such as 0.5 or 1/3", param, ctx)
+            self.fail(f"got {value!r}, expected a number {least}, such as 0.5 or 1/3", param, ctx)
         return number
 
 

@@ -26,7 +26,7 @@ _parameters = click.option(
     type=_FILE,
     multiple=True,
     metavar="FILE.npy",
-    help="An array that the plan names by its digest; may be given many times.",
+    help="Array that the plan refers to by digest. Repeatable.",
 )
 
 
@@ -40,16 +40,21 @@ plan.add_command(sign)
 
 
 @plan.command(
-    short_help="Write the made plan, plan.json.",
+    short_help="Compile plan.toml to plan.json.",
     epilog=examples(
         "hushsum plan make plan.toml -o plan.json", "hushsum plan make plan.toml --parameters directions.npy"
     ),
 )
 @click.argument("plan_toml", type=_FILE)
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: PLAN_TOML with .json.")
-@click.option("--force", is_flag=True, help="Replace another plan in that file.")
 @click.option(
-    "--records", type=ExactNumber(), help="Records expected in a window: a δ that is large for them is warned of."
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file.  [default: PLAN_TOML with suffix .json]",
+)
+@click.option("--force", is_flag=True, help="Overwrite a different plan in the output file.")
+@click.option(
+    "--records", type=ExactNumber(), help="Expected number of records per window; warns if δ is too large for it."
 )
 @_parameters
 @as_json_option
@@ -62,10 +67,10 @@ def make(
     parameters: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Check a plan file, calibrate its noise, and write the made plan: the canonical bytes that its id is a hash of.
+    """Compile a plan: check plan.toml, calibrate the noise, and write plan.json. The plan's id is the hash of it.
 
-    Give plan.json to `hushsum serve` and to devices: they verify it, and never calibrate again. Arrays that the plan
-    names by their digests (`hushsum plan digest`) are written into plan.json after these bytes.
+    Give plan.json to `hushsum serve` and to devices, which verify it without calibrating again. Arrays that the plan
+    refers to by digest (`hushsum plan digest`) are appended to plan.json.
     """
     from hushsum.parameters import Parameters, digest
     from hushsum.plan import Plan
@@ -76,32 +81,34 @@ def make(
         warn_of_delta(made, round(records))
     for path, array in zip(parameters, arrays, strict=True):
         if digest(array) not in made.parameters.arrays:
-            raise click.ClickException(f"{path}: the plan does not name this array; its digest is {digest(array)}")
+            raise click.ClickException(f"{path}: the plan does not refer to this array (digest {digest(array)})")
     target = out or plan_toml.with_suffix(".json")
     if target.exists() and target.read_bytes() != made.bundle and not force:
-        raise click.ClickException(f"{target} holds something else; --force replaces it, -o names another file")
+        raise click.ClickException(
+            f"{target} already exists with other contents: use --force to overwrite it, or -o for another file"
+        )
     target.write_bytes(made.bundle)
     _print(made, as_json=as_json, note=f"written to {target}")
 
 
-@plan.command(short_help="Show what a plan promises.", epilog=examples("hushsum plan show plan.json"))
+@plan.command(short_help="Show a plan and its guarantee.", epilog=examples("hushsum plan show plan.json"))
 @click.argument("plan_file", type=_FILE)
 @_parameters
 @as_json_option
 def show(*, plan_file: Path, parameters: tuple[Path, ...], as_json: bool) -> None:
-    """Show a plan.json, or what a plan.toml would be made into."""
+    """Show a plan: a plan.json, or a plan.toml as it would be compiled."""
     from hushsum_simulator.plans import load
 
     shown = load(plan_file, [_array(path) for path in parameters])
     _print(shown, as_json=as_json, signature=beside(plan_file, shown))
 
 
-@plan.command(short_help="Print the digests of arrays.", epilog=examples("hushsum plan digest directions.npy"))
+@plan.command(short_help="Print array digests.", epilog=examples("hushsum plan digest directions.npy"))
 @click.argument("files", metavar="FILE.npy...", type=_FILE, nargs=-1, required=True)
 def digest(*, files: tuple[Path, ...]) -> None:
-    """Print the digest by which a plan file names each array: the matrix of a linear map, directions of a hash.
+    """Print the digest by which a plan refers to an array: the matrix of a linear transform, or hash directions.
 
-    Such arrays are public, like the rest of the plan: never learn them from the data that the plan protects.
+    Arrays are public, like the rest of the plan. Do not compute them from the data that the plan protects.
     """
     from hushsum.parameters import digest
 
@@ -125,9 +132,9 @@ def _array(path: Path) -> "npt.NDArray[np.generic]":
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise click.ClickException(f"{path}: not a NumPy array file: {' '.join(str(error).split())}") from error
+        raise click.ClickException(f"{path}: not a NumPy .npy file: {' '.join(str(error).split())}") from error
     if not isinstance(array, np.ndarray):
-        raise click.ClickException(f"{path}: holds several arrays, expected one: a .npy file")
+        raise click.ClickException(f"{path}: contains several arrays, expected a .npy file with one")
     return array
 
 
@@ -198,12 +205,12 @@ def _sent(made: "Plan", sizes: _Sizes) -> Iterator[tuple[str, str]]:
 def _delta(made: "Plan", sizes: _Sizes) -> str:
     one, largest = bytes_text(sizes.delta_bytes_of_one_record_max), bytes_text(sizes.delta_bytes_max)
     most = made.delta_records_max
-    return f"at most {one} for one record" + (f", {largest} for {most:,}, the most" if most > 1 else "")
+    return f"at most {one} for one record" + (f", {largest} for {most:,} records (the maximum)" if most > 1 else "")
 
 
 def _kernel_error(made: "Plan") -> Iterator[tuple[str, str]]:
     if error := made.family.kernel_error:
-        yield "bias", f"up to {error:.2g} a record: how far the kernel that is estimated may be from the exact one"
+        yield "bias", f"up to {error:.2g} per record (approximated kernel against exact kernel)"
 
 
 def _record(made: "Plan") -> Iterator[tuple[str, str]]:
@@ -230,7 +237,7 @@ def _sketch(made: "Plan") -> Iterator[tuple[str, str]]:
             yield f"{key.removesuffix('s')} {number}", _keys(table, made)
     if len(made.parameters):
         numbers = sum(array.size for array in made.parameters.arrays.values())
-        yield "arrays", f"{len(made.parameters)} beside the plan, {numbers:,} numbers"
+        yield "arrays", f"{len(made.parameters)} in plan.json, {numbers:,} numbers"
 
 
 def _is_tables(value: Any) -> bool:
@@ -271,10 +278,10 @@ def _promise(made: "Plan") -> str:
 def _noise(made: "Plan") -> str:
     if made.privacy.local is not None:
         return local_text.noise_line(made)
-    answer = "an answer of one class" if made.classes else "an answer"
+    answer = "answer for one class" if made.classes else "answer"
     if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
-        answer = f"{answer} at the query where noise is worst"
-    return f"{_mechanism(made)}: ± {_noise_of(made):,.4g} records on {answer}"
+        answer = f"{answer} at the worst query"
+    return f"{_mechanism(made)}: ± {_noise_of(made):,.4g} records per {answer}"
 
 
 def _mechanism(made: "Plan") -> str:
@@ -294,21 +301,21 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     if made.privacy.local is not None:
         return  # which is told with the rest of its mode
     if made.privacy.cohort is not None:
-        yield "public", "that a client takes part, which each does in every window, with records or without"
+        yield "public", "participation: every client submits in every window, with or without records"
     least, noise = made.window.min_clients, made.privacy.mechanism.clients_noise()
     if least:
         assert noise is not None, "a plan of mode 'central' with min_clients has it"
         epsilon = numeral(made.privacy.claim.clients_epsilon, up=True)
-        by = f"a number with noise of ± {noise.std:,.4g}, which takes ε = {epsilon} of the promise"
-        yield "withheld", f"a window of fewer than {least:,} clients, by {by}"
+        by = f"a noisy count (± {noise.std:,.4g}) that uses ε = {epsilon} of the guarantee"
+        yield "withheld", f"windows with fewer than {least:,} clients, by {by}"
 
 
 def _budget(made: "Plan") -> str:
     from hushsum.privacy.exact_numbers import numeral
 
     delta = f", δ = {numeral(made.privacy.total_delta, up=False)}" if made.privacy.total_delta else ""
-    return f"ε = {numeral(made.privacy.total_epsilon, up=False)}{delta} in all, for the population {_population(made)}"
+    return f"ε = {numeral(made.privacy.total_epsilon, up=False)}{delta} in total, population {_population(made)}"
 
 
 def _population(made: "Plan") -> str:
-    return repr(made.privacy.population) if made.privacy.population else "of its aggregator"
+    return repr(made.privacy.population) if made.privacy.population else "unnamed"

@@ -14,20 +14,27 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
-    short_help="Draw the density of a release.",
+    short_help="Plot the density of a release.",
     epilog=examples("hushsum plot today.hush --columns red,green --hold blue=230 -o today.png"),
 )
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: FILE.png here.")
-@click.option("--columns", metavar="X,Y", help="Names or numbers of the columns to draw.  [default: the first two]")
-@click.option("--hold", "held", multiple=True, metavar="COLUMN=VALUE", help="Where to hold a column.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file (.png, .svg, .pdf).  [default: FILE.png in this directory]",
+)
+@click.option(
+    "--columns", metavar="X,Y", help="Names or indices (from 0) of one or two columns.  [default: the first two]"
+)
+@click.option(
+    "--hold", "held", multiple=True, metavar="COLUMN=VALUE", help="Fix another column at this value. Repeatable."
+)
 def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tuple[str, ...]) -> None:
-    """Draw the released density over the plane of two columns, and along a line with its 95 % band.
+    """Plot the released density over two columns, and along a line with its 95 % interval.
 
-    Of vectors alone: sets and models (family paired) have no such plane; ask about those with `hushsum query`.
-
-    The other columns are held where the released density is highest, or where --hold says. The ending of --out chooses
-    the format: .png, .svg, .pdf.
+    Other columns are fixed at the densest point of the release, or as --hold sets them. For plans of vectors only: for
+    sets and models (family paired) use `hushsum query`.
     """
     from hushsum import plots
     from hushsum.releases import load

@@ -24,7 +24,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
-    short_help="Ask a release for kernel sums or densities.",
+    short_help="Query a release for kernel sums or densities.",
     epilog=examples(
         "hushsum query today.hush --at 210,225,240 --at 30,30,30",
         "hushsum query today.hush --queries points.csv --density --json",
@@ -33,18 +33,18 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     ),
 )
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
-@click.option("--at", "points", multiple=True, metavar="X,Y,…", help="Where to ask; may be given many times.")
-@click.option("--queries", type=_FILE, help="A file of points: .parquet, .csv or .npy.")
-@click.option("--columns", help="The columns of --queries to take: names with commas, or PLAN=FILE pairs.")
-@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
-@click.option("--label", help="Over the records of this class alone. Default: over those of all classes.")
-@click.option("--density", is_flag=True, help="Mean kernels, instead of kernel sums in records.")
+@click.option("--at", "points", multiple=True, metavar="X,Y,…", help="Query point. Repeatable.")
+@click.option("--queries", type=_FILE, help="File of query points (.parquet, .csv, .npy).")
+@click.option("--columns", help="Columns of --queries to use: names, or PLAN=FILE pairs, separated by commas.")
+@click.option("--by-position", is_flag=True, help="Match columns by position and ignore their names.")
+@click.option("--label", help="Only records of this class.  [default: all classes]")
+@click.option("--density", is_flag=True, help="Print densities (mean kernels) instead of kernel sums.")
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="Of the intervals.",
+    help="Confidence level of the intervals.",
 )
 @as_json_option
 def query(  # noqa: PLR0913  one argument an option
@@ -59,16 +59,15 @@ def query(  # noqa: PLR0913  one argument an option
     confidence: float,
     as_json: bool,
 ) -> None:
-    """Ask a release for kernel sums (about how many records are near a point), with error bars.
+    """Query a release for kernel sums (roughly, the number of records near a point), with confidence intervals.
 
-    A query is what the plan's family answers at: a point with the coordinates of a record; of a plan of sets, the ids
-    of one set; of the family paired, the coefficients of a model, one fewer than a record has columns (the answer is
-    the sum of its losses).
+    A query point has the coordinates of a record. For plans of sets it is the ids of one set; for family paired, the
+    coefficients of a model (one fewer than columns), and the answer is the model's total loss.
 
-    Asking costs no privacy: ask as often as you like.
+    Queries use no privacy budget: there is no limit on their number.
     """
     if bool(points) == (queries is not None):
-        raise click.UsageError("give points with --at, or a file of them with --queries")
+        raise click.UsageError("expected either --at or --queries")
     from hushsum.releases import load
 
     release = load(release_file)
@@ -111,8 +110,8 @@ def query(  # noqa: PLR0913  one argument an option
 
 def _in_all(release: "Release", counts: "_Counts") -> str:
     if release.plan.report_sizes is None:
-        return f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in all"
-    return f"{counts.value:,.0f} report{'' if counts.value == 1 else 's'} in all, which is exact"
+        return f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in total"
+    return f"{counts.value:,.0f} report{'' if counts.value == 1 else 's'} in total (exact)"
 
 
 def _shown(form: str, number: float) -> str:
@@ -155,7 +154,7 @@ def _from_texts(points: tuple[str, ...], plan: "Plan") -> "Floats | list[Ids]":
     try:
         asked = [[float(number) for number in point.split(",")] for point in points]
     except ValueError as error:
-        raise click.BadParameter(f"{error}; {expected} with commas", param_hint="--at") from error
+        raise click.BadParameter(f"{error}; {expected} separated by commas", param_hint="--at") from error
     for point, numbers in zip(points, asked, strict=True):
         if len(numbers) != dim:
             raise click.BadParameter(f"{point!r} has {len(numbers)} numbers, {expected}", param_hint="--at")
@@ -168,7 +167,7 @@ def _ids(point: str) -> "Ids":
     try:
         return np.unique(np.array([int(number) for number in point.split(",")], np.int64))
     except (ValueError, OverflowError) as error:
-        expected = "expected the ids of one set with commas, such as 3,17,29"
+        expected = "expected the ids of one set, separated by commas, such as 3,17,29"
         raise click.BadParameter(f"{point!r}: {expected}", param_hint="--at") from error
 
 
@@ -188,15 +187,15 @@ def _from_file(path: Path, columns: str | None, release: "Release", *, by_positi
 
     plan = release.plan
     if not plan.family.query_dim:
-        raise click.UsageError("--queries is for points; ask about a set of ids with --at 3,17,29")
+        raise click.UsageError("--queries is not supported for plans of sets: use --at with ids, such as --at 3,17,29")
     asked, chosen = read_file(path, names=plan.collection.names), chosen_columns(columns)
     if isinstance(asked, NamedColumns) and plan.family.query_dim == plan.vectors.dim:
         asked = read_queries(plan, asked, columns=chosen, by_position=by_position)
     elif isinstance(asked, NamedColumns):  # the coefficients of models, which the plan has no names for
         asked = asked.numbers(tuple(chosen or asked.names))
     elif chosen is not None:
-        raise RecordError(f"{path}: its columns have no names, for --columns to name")
+        raise RecordError(f"{path}: the columns have no names, so --columns cannot be used")
     points = np.asarray(asked, np.float64)
     if points.shape[1] != plan.family.query_dim:
-        raise RecordError(f"{path}: {points.shape[1]} columns, the release expects {_numbers(plan)}")
+        raise RecordError(f"{path}: {points.shape[1]} columns, expected {_numbers(plan)}")
     return points

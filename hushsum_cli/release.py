@@ -29,7 +29,7 @@ _service = click.option(
     metavar="HOST:PORT",
     default="127.0.0.1:7443",
     show_default=True,
-    help="The service to ask.",
+    help="Address of the service.",
 )
 
 
@@ -39,15 +39,15 @@ def release() -> None:
 
 
 @release.command(
-    "list", short_help="List published windows.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
+    "list", short_help="List published outcomes.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
 )
 @_service
 @connects
 @as_json_option
 def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
-    """List what a service has published of its windows, in their order: releases, and which windows are withheld.
+    """List the published outcomes of a service by window: released or withheld.
 
-    A window is withheld, for ever, where too few clients were in it by the plan's test.
+    A window is withheld if it had fewer clients than the plan's min_clients. Outcomes are final.
     """
     import asyncio
 
@@ -93,11 +93,16 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
 )
 @_service
 @connects
-@click.option("--window", type=int, help="Default: the newest one.")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: NAME-WINDOW.hush here.")
+@click.option("--window", type=int, help="Index of the window.  [default: the newest release]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output file.  [default: NAME-WINDOW.hush in this directory]",
+)
 @as_json_option
 def get(*, service: str, credentials: "Credentials", window: int | None, out: Path | None, as_json: bool) -> None:
-    """Fetch a published release as a .hush file, which answers any number of queries without the service."""
+    """Fetch a release as a .hush file, which answers any number of queries offline."""
     import asyncio
 
     from hushsum_simulator.console import Console
@@ -109,9 +114,9 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
             # A withheld window that is asked for says so itself; none is what "the newest release" means.
             infos = [each for each in infos if (not each.withheld if window is None else each.window == window)]
             if not infos:
-                which = "no release" if window is None else f"no release of window {window}"
+                which = "no release" if window is None else f"no outcome of window {window}"
                 due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
-                raise ServiceError(f"{service}: {which} is published here; {due}")
+                raise ServiceError(f"{service}: {which} is published yet; {due}")
             return await console.fetch(infos[-1])
 
     fetched = asyncio.run(ask())
@@ -305,17 +310,17 @@ def _cost_text(cost: "Cost", *, up: bool) -> str:
 def _next_due(plan: "Plan", window: int) -> str:
     """When the next outcome can come, given the oldest window that still accepts deltas; half a sentence."""
     over_ms = plan.window.end_ms(window) + plan.window.lateness_ms
-    return f"window {window} is the next that is over, at {utc_text(over_ms)} (UTC), and has its outcome after that"
+    return f"the next window to end is {window}, at {utc_text(over_ms)} (UTC)"
 
 
-@release.command(short_help="Show what a .hush file promises.", epilog=examples("hushsum release show today.hush"))
+@release.command(short_help="Show a release and its guarantee.", epilog=examples("hushsum release show today.hush"))
 @click.argument("file", metavar="FILE.hush", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @as_json_option
 def show(*, file: Path, as_json: bool) -> None:
-    """Show what a release promises to those who are in it, in plain words, and how many records it counts.
+    """Show a release: its window, its number of records, and its privacy guarantee in plain words.
 
-    A release of randomised reports tells their exact number, which was never hidden; and only one whose reports came
-    through a shuffler tells what that adds.
+    For releases of randomised reports the number is exact, because it is public. If the reports were shuffled, the
+    amplified guarantee is shown too.
     """
     import hushsum
     from hushsum import query
@@ -327,10 +332,10 @@ def show(*, file: Path, as_json: bool) -> None:
         numbers = {"count": count, "count_std_error": error}
         print_json({**about, **_contributors(shown), **numbers, "statement": shown.statement()})
         return
-    when = "no window: released in process" if shown.window is None else _window(shown.plan, shown.window)
-    records = ("records", f"{count:,.0f} ± {error:,.3g}: their noisy number, with its standard error")
+    when = "none (released in process)" if shown.window is None else _window(shown.plan, shown.window)
+    records = ("records", f"{count:,.0f} ± {error:,.3g} (noisy count ± standard error)")
     if shown.plan.report_sizes is not None:
-        records = ("reports", f"{count:,.0f}, one a record: their exact number")
+        records = ("reports", f"{count:,.0f}, one per record (exact)")
     pairs = [("plan", shown.plan.hex_id), ("window", when), records, *_local(shown), ("promise", shown.statement())]
     print_pairs(pairs, title=shown.plan.name)
 
@@ -357,15 +362,15 @@ def _local(shown: "Release") -> "Iterator[tuple[str, str]]":
         return
     if shown.submissions is not None:
         clients = "1 client" if shown.submissions == 1 else f"{shown.submissions:,} clients"
-        yield "sum of", f"{clients}, each with noise of its own on every counter"
+        yield "sum of", f"{clients}, each with its own noise on every counter"
     if cost := shown.amplified:  # None, too, where they came through no shuffler
         ends = f"ε = {numeral(cost.epsilon, up=True)}, δ = {numeral(cost.delta, up=True)}"
         yield (
             "shuffled",
-            f"{ends} against those who see nothing before the shuffler; on what conditions, see the promise",
+            f"{ends} against observers after the shuffler; for the conditions see the guarantee",
         )
     elif shown.shuffled:
-        yield "shuffled", "by too few for a smaller ε to be proven: the promise is what holds against everybody"
+        yield "shuffled", "too few reports per batch to prove a smaller ε"
 
 
 def _window(plan: "Plan", window: int) -> str:

@@ -22,12 +22,12 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
     yield "", f"{graph_line(cohort)}; {_begins(cohort)}"
     yield from corrupt_rows(cohort)
     central, none = noise_factors(cohort)
-    text = f"where all {cohort.size:,} stay, about {central:.3g} times central mode's"
-    yield "its noise", f"{text}, and {none:.3g} times what it would be with nobody corrupt"
+    text = f"about {central:.3g} times that of central mode if all {cohort.size:,} clients stay"
+    yield "noise factor", f"{text}, {none:.3g} times that with no corrupt clients"
     words = plan.words
     width = f"{words.bits} bits (count counters {words.count_bits})"
     size = f"{words.bytes / _KIB:,.1f} KiB"
-    yield "vector", f"{size} a client and window, with records or without: {words.size:,} counters of {width}"
+    yield "vector", f"{size} per client and window, with or without records: {words.size:,} counters of {width}"
     yield "adversary", f"{cohort.adversary} server; {_directory(cohort)}"
 
 
@@ -63,47 +63,47 @@ def corrupt_rows(cohort: "Cohort") -> Iterator[tuple[str, str]]:
 
     most = cohort.corrupt_clients
     if not cohort.pool:
-        text = f"at most {most} of every cohort are corrupt, however the service forms it: the plan states no pool"
+        text = f"at most {most} clients of every cohort are corrupt (the plan states no pool)"
         yield "assumed", f"{text} ({_KEYS})"
         return
-    times = f"{cohort.pool / cohort.size:.3g} times a cohort"
-    pool = f"a cohort is drawn from at least {cohort.pool:,} clients that wait at one gateway, {times}"
+    times = f"{cohort.pool / cohort.size:.3g} times the cohort size"
+    pool = f"cohorts are drawn from at least {cohort.pool:,} clients waiting at one gateway ({times})"
     if not cohort.fleet_corrupt:
-        text = "no client of the whole fleet is corrupt (corrupt_clients = 0)"
-        yield "assumed", f"{text}: where one is, the promise may lack its share of the noise"
+        text = "no client of the fleet is corrupt (corrupt_clients = 0)"
+        yield "assumed", f"{text}: a corrupt client could leave out its share of the noise"
         yield "pool", pool
         return
-    fleet = f"at most {cohort.fleet_corrupt:,} clients of the whole fleet are corrupt (corrupt_clients)"
+    fleet = f"at most {cohort.fleet_corrupt:,} clients of the fleet are corrupt (corrupt_clients)"
     if cohort.adversary == MALICIOUS:
-        fleet = f"{fleet}; of a server that lies, also that whom it chose is no worse than drawn"
+        fleet = f"{fleet}; for a malicious server, also that its choice of clients is no worse than random"
     yield "assumed", fleet
-    yield "pool", f"{pool}: at most {most} of {cohort.size:,} are corrupt, but for 2^-43 a draw"
+    yield "pool", f"{pool}: at most {most} of {cohort.size:,} are corrupt, except with probability 2^-43 per draw"
 
 
 def _begins(cohort: "Cohort") -> str:
     if cohort.pool:
-        return f"fewer than {cohort.pool:,} that wait are never drawn from, however long they wait"
-    return f"a cohort that is not full begins after {cohort.wait_ms / 1000:g} s"
+        return f"no cohort is drawn while fewer than {cohort.pool:,} clients wait"
+    return f"an incomplete cohort starts after {cohort.wait_ms / 1000:g} s"
 
 
 def cohort_line(cohort: "Cohort") -> str:
     """Who may be in a cohort, and how many of it are sure to be honest."""
     sizes = f"{cohort.size}" if cohort.survivors_min == cohort.size else f"{cohort.survivors_min} to {cohort.size}"
     return (
-        f"cohorts of {sizes} clients, {cohort.corrupt_clients} of them corrupt at "
-        f"most: h = {cohort.honest_survivors} honest survivors draw the noise that is promised"
+        f"cohorts of {sizes} clients, at most {cohort.corrupt_clients} corrupt: the noise of h = "
+        f"{cohort.honest_survivors} honest survivors gives the guarantee"
     )
 
 
 def graph_line(cohort: "Cohort") -> str:
     """Neighbours, and how many of them open a mask."""
-    return f"each has {cohort.degree} neighbours, any {cohort.threshold} of whom open its mask"
+    return f"{cohort.degree} neighbours per client, any {cohort.threshold} of which can reconstruct its mask"
 
 
 def _directory(cohort: "Cohort") -> str:
     if cohort.directory:
-        return f"clients are known by the directory {cohort.directory[:12]}…"
-    return "no directory of clients: the server is trusted to pass on keys truthfully"
+        return f"clients are authenticated by the key registry {cohort.directory[:12]}…"
+    return "no key registry: the server is trusted to relay keys correctly"
 
 
 def of_advice(advice: "Advice") -> Iterator[tuple[str, str]]:
@@ -120,24 +120,30 @@ def of_advice(advice: "Advice") -> Iterator[tuple[str, str]]:
     noise = advice.own.noises[advice.own_promise]
     many = "1 cohort" if cohorts == 1 else f"{cohorts:,} cohorts"
     least, most = noise, noise * advice.more_noise
-    text = f"± {shown(advice.std_error)} (noise {shown(least)}) with exactly h in {many}, as all errors here"
+    text = f"± {shown(advice.std_error)} (noise {shown(least)}) with exactly h in {many}, as in all errors here"
     drawn, needed = guesses.in_cohorts(cohort), cohort.pool or cohort.survivors_min
-    more = f"± {shown(advice.std_error_of_all)} (noise {shown(most)}) where all {drawn:,} clients stay"
+    more = f"± {shown(advice.std_error_of_all)} (noise {shown(most)}) if all {drawn:,} clients stay"
     if guesses.clients >= needed:
-        text = f"{text}; {more}: each adds its share"
+        text = f"{text}; {more}"
     yield "survivors", text
     upload = advice.own.costs.upload_bytes or 0.0
-    yield "upload", f"{upload / _KIB:,.1f} KiB a client and window, the protocol's messages included"
+    yield "upload", f"{upload / _KIB:,.1f} KiB per client and window, including protocol messages"
     if guesses.clients < needed:
         by = "pool" if cohort.pool else "sum"
-        yield "no cohort", f"{guesses.clients:,} clients are fewer than the {needed:,} that a {by} needs"
+        yield "no cohort", f"{guesses.clients:,} clients, but a {by} needs {needed:,}"
     elif cohort.pool:
         left = guesses.clients - drawn
-        yield "share", f"{needed / guesses.clients:.1%} of these clients wait at one gateway before a cohort is drawn"
-        text = f"{left:,} of them ({left / guesses.clients:.1%}) in each window, or more where they are not all there"
-        yield "left over", f"{text} at once: fewer than the pool, and what they have is not in its answer"
+        yield (
+            "share",
+            f"{needed / guesses.clients:.1%} of the clients must wait at one gateway before a cohort is drawn",
+        )
+        text = f"{left:,} clients ({left / guesses.clients:.1%}) or more per window are in no cohort"
+        yield "left over", f"{text}, because fewer than the pool remain; their records are not counted"
     if cohorts > 1:
-        yield "cohorts", f"each adds its own noise: fewer and larger ones give up to {cohorts**0.5:.2g} times less"
+        yield (
+            "cohorts",
+            f"each cohort adds its own noise: fewer, larger cohorts reduce it up to {cohorts**0.5:.2g} times",
+        )
     yield from _delta(advice)
 
 
@@ -149,7 +155,5 @@ def _delta(advice: "Advice") -> Iterator[tuple[str, str]]:
     pure, zcdp = own.noises[0], own.noises[1]
     if pure > zcdp:
         delta = float(advice.promises[1].delta)
-        text = (
-            f"at this size noise is {pure / zcdp:.3g} times less with delta = {delta:.0e}: pure noise grows with rows"
-        )
-        yield "take δ > 0", f"{text}, and a secure sum's delta is above 0 in any case, for its protocol may fail"
+        text = f"noise is {pure / zcdp:.3g} times smaller with δ = {delta:.0e}, because pure noise grows with the rows"
+        yield "use δ > 0", f"{text}; the δ of a secure sum is above 0 in any case, because the protocol may fail"

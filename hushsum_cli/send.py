@@ -28,44 +28,44 @@ _TIMEOUT_S = 60.0
 
 
 @click.command(
-    short_help="Contribute a file's records, as a device does.",
+    short_help="Contribute the records of a file.",
     epilog=examples("hushsum send --data records.parquet --to 127.0.0.1:7443 --spool spool.db --client-id till-3"),
 )
-@click.option("--data", type=_FILE, required=True, help="The records: .parquet, .csv or .npy.")
+@click.option("--data", type=_FILE, required=True, help="File of records (.parquet, .csv, .npy).")
 @click.option(
     "--columns",
-    help="The columns of --data to take: names with commas, or PLAN=FILE pairs where the plan calls them otherwise.",
+    help="Columns of --data to use: names, or PLAN=FILE pairs if the plan uses other names, separated by commas.",
 )
-@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
-@click.option("--label-column", help="For a plan with classes: the column of --data that holds each record's label.")
-@click.option("--to", "target", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="The service.")
+@click.option("--by-position", is_flag=True, help="Match columns by position and ignore their names.")
+@click.option("--label-column", help="Column of --data with the labels, for a plan with classes.")
+@click.option(
+    "--to", "target", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="Address of the service."
+)
 @click.option(
     "--spool",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="This client's spool: a file of its own, kept between runs, never copied.",
+    help="Spool file of this client: keep it between runs, and never copy it.",
 )
 @click.option(
     "--client-id",
-    help="Who contributes: the name of the token, if there is one. Default: the one in the spool, at first random.",
+    help="Client id; with a token, the token's name.  [default: the id in the spool, random at first]",
 )
-@click.option("--key", type=_FILE, help="For a secure sum with a directory of clients: this client's private key.")
-@click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
-@click.option(
-    "--max-delta", type=ExactNumber(zero=True), help="Refuse a plan with a larger δ. Default: 0.00001, one in 100,000."
-)
-@click.option("--max-total-epsilon", type=ExactNumber(), help="Refuse a plan whose population may lose more in all.")
-@click.option("--max-total-delta", type=ExactNumber(zero=True), help="Refuse a plan whose total δ is larger.")
-@click.option("--mode", type=click.Choice(["central", "secure", "local"]), help="Refuse a plan that trusts more.")
-@click.option("--signed-by", type=_FILE, help="Refuse a plan that no planner of this directory of keys has signed.")
-@click.option("--memoise", is_flag=True, help="Allow plans whose reports of a record are the same in every window.")
+@click.option("--key", type=_FILE, help="Private key of this client, for secure sums with a key registry (PEM).")
+@click.option("--max-epsilon", type=ExactNumber(), help="Largest ε accepted, per window.")
+@click.option("--max-delta", type=ExactNumber(zero=True), help="Largest δ accepted, per window.  [default: 0.00001]")
+@click.option("--max-total-epsilon", type=ExactNumber(), help="Largest total ε accepted.")
+@click.option("--max-total-delta", type=ExactNumber(zero=True), help="Largest total δ accepted.")
+@click.option("--mode", type=click.Choice(["central", "secure", "local"]), help="Weakest trust mode accepted.")
+@click.option("--signed-by", type=_FILE, help="Accept only plans signed by a planner in this key registry.")
+@click.option("--memoise", is_flag=True, help="Accept plans with memoised reports (equal records send equal reports).")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0, min_open=True),
-    help="Seconds to wait for answers. Default: 60; with a secure sum, until its round has ended.",
+    help="Maximum time to wait for answers, in seconds.  [default: 60; secure sums: until the round ends]",
 )
-@click.option("--all", "lifetime", is_flag=True, help="Show what this spool has counted in all its runs.")
+@click.option("--all", "lifetime", is_flag=True, help="Show totals over all runs of this spool.")
 @connects
 @as_json_option
 def send(  # noqa: PLR0913  one argument an option
@@ -84,17 +84,17 @@ def send(  # noqa: PLR0913  one argument an option
     as_json: bool,
     **rules: Any,  # of the policy, by their names there; exact numbers, texts and a switch
 ) -> int:
-    """Contribute a file's records: they are hashed here, and only sums of hashes leave this machine.
+    """Contribute the records of a file: hash them on this machine and send only the sums of hashes (sketch deltas).
 
-    Columns are found by the plan's names. Returns when everything is answered; the status is 1 where something was
-    late, refused or is unknown, and so is not counted. What has no answer in time stays in the spool, and a later run
-    sends it first. A second run with the same file contributes its records a second time.
+    Columns are matched by the plan's column names. Exits with status 1 if anything was late, refused or unknown, and
+    so is not counted. Sketch deltas without an answer stay in the spool and are sent first by the next run. Sending the
+    same file again counts its records again.
 
-    With a secure sum, and in local mode for a silo, which noises all its records of a window and sends that, a run
-    shows that this client takes part, also where the file is empty or does not fit the plan. Run it in each window,
-    then, and not only when there are records: that it was run tells that there are some. A run takes part at once, and
-    once in a window: what a later run in the same window adds is left out. In local mode with reports each record is
-    randomised here, and becomes one report; nothing else leaves this machine.
+    Secure sums and silos: a run shows that this client participates, even if the file is empty. Run the command in
+    every window, with or without records, so that participation reveals nothing. Each client submits once per window;
+    records of a later run in the same window are dropped.
+
+    Mode local with reports: each record is randomised on this machine and sent as one report.
     """
     import sys
 
@@ -244,9 +244,9 @@ def _read(plan: "Plan", file: RecordFile) -> "RecordTable":
 
     if plan.classes and file.label_column is None:
         some = ", ".join(map(repr, plan.classes[:8])) + (", ..." if len(plan.classes) > 8 else "")
-        raise RecordError(f"{file.path}: the plan has classes ({some}); name the labels with --label-column")
+        raise RecordError(f"{file.path}: the plan has classes ({some}): --label-column is required")
     if file.label_column is not None and not plan.classes:
-        raise RecordError(f"{file.path}: the plan has no classes, so --label-column has no use here")
+        raise RecordError(f"{file.path}: the plan has no classes: --label-column cannot be used")
     table = read_table(plan, file.path, labels=file.label_column, columns=file.columns, by_position=file.by_position)
     if not len(table.records):
         raise RecordError(f"{file.path}: expected at least one record, got none")

@@ -15,23 +15,24 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(
-    short_help="Sign a made plan, for devices that ask for it.",
+    short_help="Sign a compiled plan.",
     epilog=examples(
         "hushsum plan sign plan.json --key planner-1.pem",
         "hushsum plan sign plan.json --key secret.pem --key-id planner-1",
     ),
 )
 @click.argument("plan_json", type=_FILE)
-@click.option("--key", "key_file", type=_FILE, required=True, help="The planner's private key.")
-@click.option("--key-id", metavar="NAME", help="What directories call the key.  [default: the key's file without .pem]")
-@click.option("--force", is_flag=True, help="Replace another signature in PLAN_JSON.sig.")
+@click.option("--key", "key_file", type=_FILE, required=True, help="Private key of the planner (PEM).")
+@click.option(
+    "--key-id", metavar="NAME", help="Name of the key in key registries.  [default: the file name without .pem]"
+)
+@click.option("--force", is_flag=True, help="Overwrite another signature in PLAN_JSON.sig.")
 @as_json_option
 def sign(*, plan_json: Path, key_file: Path, key_id: str | None, force: bool, as_json: bool) -> None:
-    """Sign a made plan: write PLAN_JSON.sig, which `hushsum serve --plan PLAN_JSON` gives to devices with the plan.
+    """Sign a compiled plan: write PLAN_JSON.sig, which `hushsum serve --plan PLAN_JSON` sends to devices.
 
-    A device whose policy says signed_by takes part in no plan but those that one of its planners has signed, whatever
-    the service says. Sign what you have read (`hushsum plan show`): the signature says that you answer for it. `hushsum
-    keys make --role planner` makes the key.
+    A device with the policy signed_by accepts only plans that are signed by a planner in its key registry. Review the
+    plan first (`hushsum plan show`). To create a key: `hushsum keys make --role planner`.
     """
     from hushsum.signed_plan import SignedPlan, signature_file
     from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
@@ -41,7 +42,7 @@ def sign(*, plan_json: Path, key_file: Path, key_id: str | None, force: bool, as
     lines = toml_of(DirectoryKey(name, Role.PLANNER, key.verify_key))  # refuses a name before anything is written
     signed, target = SignedPlan.sign(made.bundle, key, name), signature_file(plan_json)
     if target.exists() and target.read_bytes() != signed.to_bytes() and not force:
-        raise click.ClickException(f"{target} holds another signature; --force replaces it")
+        raise click.ClickException(f"{target} already contains another signature: use --force to overwrite it")
     target.write_bytes(signed.to_bytes())
     if as_json:
         public = key.verify_key.hex
@@ -51,8 +52,8 @@ def sign(*, plan_json: Path, key_file: Path, key_id: str | None, force: bool, as
         [
             ("signed", f"plan {made.hex_id}"),
             ("by", f"{name}, public key {key.verify_key.hex}"),
-            ("file", f"{target}, beside the plan: `hushsum serve --plan {plan_json}` gives both to devices"),
-            ("devices", "that ask for it have Policy(signed_by='planners.toml'), a directory which holds"),
+            ("file", f"{target}: `hushsum serve --plan {plan_json}` sends it with the plan"),
+            ("devices", "verify it with Policy(signed_by='planners.toml'), a key registry with this entry:"),
         ],
         title=made.name,
     )
@@ -67,10 +68,10 @@ def beside(plan_file: Path, plan: "Plan") -> str:
     try:
         signed = SignedPlan.beside(plan_file, plan.bundle)
     except PlanError as error:
-        return f"none of this plan: {error}"
+        return f"invalid: {error}"
     if signed is None:
         return ""
-    return f"{signature_file(plan_file).name} names the key {signed.key_id!r}; whether it is that key's, devices check"
+    return f"{signature_file(plan_file).name}, by key {signed.key_id!r} (not verified here: devices verify it)"
 
 
 def _made(path: Path) -> "Plan":
@@ -78,5 +79,5 @@ def _made(path: Path) -> "Plan":
 
     data = path.read_bytes()
     if not data.lstrip().startswith(b"{"):
-        raise click.ClickException(f"{path}: not a made plan; make it first: hushsum plan make {path}")
+        raise click.ClickException(f"{path}: not a compiled plan; compile it first: hushsum plan make {path}")
     return Plan.from_bytes(data)

@@ -17,23 +17,23 @@ from hushsum_cli.output import as_json as as_json_option
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _COLUMNS = (
-    "The columns of --data to take: names with commas, or PLAN=FILE pairs where the --plan calls them otherwise. "
-    "Default: those of the --plan by their names, or all."
+    "Columns of --data to use: names, or PLAN=FILE pairs if the --plan uses other names, separated by commas.  "
+    "[default: those of the --plan, or all]"
 )
 _MODES = ("central", "secure", "local")
 _MODE = (
-    "Who draws the noise: the server at the end; or the clients together, so that no server sees more than a cohort's "
-    "sum; or each client by itself, before anything leaves it."
+    "Trust mode: the server adds the noise (central), the clients of a cohort add it together (secure), or each client "
+    "adds it before sending (local)."
 )
-_DROPOUT_RATE = "Secure mode: the share of the clients that vanish on the way, from 0 to below 0.5.  [default: 0.1]"
-_FORM = "Local mode: what a client sends: a report for each record, or one noised sum.  [default: report]"
-_RANDOMISER = "Local mode: what makes a report of a record.  [default: k-rr]"
-_SHUFFLER = "Local mode: put a shuffler between clients and server, with a key made for the run."
-_CLIENTS = "Size of the fleet.  [default: 200, or 40 if silos]"
-_DELTAS = "Send at least so many, or batches of reports.  [default: 5000, or 1000 if reports]"
-_EPSILON = "ε of the release. Default: the plan's, or 1, or 4 if reports."
-_DELTA = "δ of the release; 0 is pure ε. Default: the plan's, or 0, or 1e-6 if secure, silo or shuffled."
-_COHORT = "Secure mode: how many clients sum together. Default: the plan's, or about 100."
+_DROPOUT_RATE = "Mode secure: fraction of clients that drop out, from 0 to below 0.5.  [default: 0.1]"
+_FORM = "Mode local: send one randomised report per record, or one noised sum per client.  [default: report]"
+_RANDOMISER = "Mode local: randomiser of reports.  [default: k-rr]"
+_SHUFFLER = "Mode local: run a shuffler between clients and server."
+_CLIENTS = "Number of clients.  [default: 200; silos: 40]"
+_DELTAS = "Minimum number of deltas or report batches to send.  [default: 5000; reports: 1000]"
+_EPSILON = "ε of the release.  [default: the plan's, or 1; reports: 4]"
+_DELTA = "δ of the release; 0 means pure ε.  [default: the plan's, or 0; secure, silo and shuffled: 1e-6]"
+_COHORT = "Mode secure: clients per cohort.  [default: the plan's, or about 100]"
 
 
 class _Delta(ExactNumber):
@@ -45,7 +45,7 @@ class _Delta(ExactNumber):
 
 
 @click.command(
-    short_help="Run the whole journey on this machine, with a kill on the way.",
+    short_help="Demonstrate a collection end to end on this machine.",
     epilog=examples(
         "hushsum simulate",
         "hushsum simulate --data trips.parquet --columns lon,lat --clients 50 --epsilon 0.5",
@@ -56,10 +56,10 @@ class _Delta(ExactNumber):
         "hushsum simulate --mode local --form silo --clients 30",
     ),
 )
-@click.option("--data", type=_FILE, help="Your records: .parquet, .csv or .npy. Default: the pixels of china.jpg.")
+@click.option("--data", type=_FILE, help="Records (.parquet, .csv, .npy).  [default: the pixels of an example image]")
 @click.option("--columns", help=_COLUMNS)
-@click.option("--label-column", help="For a --plan with classes: the column of --data that holds each record's label.")
-@click.option("--plan", type=_FILE, help="plan.toml or plan.json. Default: one that fits the records.")
+@click.option("--label-column", help="Column of --data with the labels, for a --plan with classes.")
+@click.option("--plan", type=_FILE, help="plan.toml or plan.json.  [default: generated from the records]")
 @click.option(
     "--mode", type=click.Choice(["central", "secure", "local"]), default="central", show_default=True, help=_MODE
 )
@@ -70,38 +70,51 @@ class _Delta(ExactNumber):
 @click.option("--shuffler", is_flag=True, help=_SHUFFLER)
 @click.option("--clients", type=click.IntRange(1), help=_CLIENTS)
 @click.option("--deltas", type=click.IntRange(2), help=_DELTAS)
-@click.option("--queries", type=click.IntRange(1), default=2000, show_default=True, help="Hold out so many records.")
+@click.option(
+    "--queries",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="Number of records to hold out as queries.",
+)
 @click.option("--epsilon", type=ExactNumber(), help=_EPSILON)
 @click.option("--delta", type=_Delta(), help=_DELTA)
+@click.option("--unit", type=click.Choice(["record", "client"]), help="Privacy unit.  [default: the plan's, or record]")
 @click.option(
-    "--unit", type=click.Choice(["record", "client"]), help="Whom ε protects. Default: the plan's, or record."
+    "--records-per-client", type=click.IntRange(1), help="Unit client: maximum number of records per client and window."
 )
-@click.option("--records-per-client", type=click.IntRange(1), help="Unit client: count at most so many of each.")
-@click.option("--partitions", type=click.IntRange(1, 64), default=1, show_default=True, help="Of the server's log.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=7, show_default=True, help="Of all public choices.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Number of log partitions of the server.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=7, show_default=True, help="Seed of all public random choices."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out"),
     show_default=True,
-    help="Folder for density.png, summary.json, release.hush and plan.json.",
+    help="Output directory for density.png, summary.json, release.hush and plan.json.",
 )
 @as_json_option
 def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
-    """Run one record's whole journey on this machine, on real data, with a kill on the way.
+    """Demonstrate a collection end to end on this machine, with real data and a crash of the aggregator.
 
-    A fleet of clients hashes real records and sends deltas to an aggregator in a process of its own; the aggregator is
-    killed while some deltas are durable but not acknowledged, and started again; the window is sealed and released; the
-    release is queried, and compared with the truth. Exits with 1 when a delta was lost or counted twice, or when a
-    counter differs.
+    Clients hash records and send sketch deltas to an aggregator process. The aggregator is killed while some deltas are
+    durable but not acknowledged, and restarted. The window is sealed and released, and the release is compared with the
+    exact answers. Exits with status 1 if a delta is lost or counted twice, or if a counter differs.
 
-    In secure mode the clients sum in cohorts, each with its share of the noise inside a masked vector, and some of them
-    vanish at a step of the round; nothing is killed. Exits with 1 when the release without the exact sum of the clients
-    that are in it is anything but the plan's noise, or when what they have spent does not add up.
+    Mode secure: clients sum in cohorts, each with its share of the noise in a masked vector, and some drop out during a
+    round; no process is killed. Exits with status 1 if the release minus the exact sum is not distributed as
+    the plan's noise, or if the recorded spends are wrong.
 
-    In local mode each record is randomised on its client, or each client's sum is noised there; the server is killed as
-    in central mode, and with --shuffler the shuffler before it as well. Exits with 1 when a report or a sum was lost or
-    counted twice, when the service has kept whose a report is, or when what is spent does not add up.
+    Mode local: clients randomise each record, or add noise to their sum. The aggregator is killed as in mode central,
+    and with --shuffler the shuffler too. Exits with status 1 if a report or sum is lost or counted twice, if the
+    service stored the sender of a report, or if the recorded spends are wrong.
     """
     _refuse_contradictions(choices)
     from hushsum_simulator import RunSettings
@@ -136,20 +149,20 @@ def _with_defaults(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_contradictions(choices: Mapping[str, Any]) -> None:
     if choices["plan"] is None and (choices["unit"] == "client") != (choices["records_per_client"] is not None):
-        raise click.UsageError("--unit client and --records-per-client M go together")
+        raise click.UsageError("--unit client and --records-per-client must be given together")
     if choices["label_column"] is not None and (choices["data"] is None or choices["plan"] is None):
-        raise click.UsageError("--label-column is for --data and a --plan with classes")
+        raise click.UsageError("--label-column requires --data and a --plan with classes")
     given = {name for name in ("deltas", "dropout_rate", "cohort") if _is_given(name)}
     secure, silo = choices["mode"] == "secure", choices["form"] == "silo"
     _refuse_outside_local(choices)
     if given & {"dropout_rate", "cohort"} and not secure:
-        raise click.UsageError("--dropout-rate and --cohort are for --mode secure")
+        raise click.UsageError("--dropout-rate and --cohort require --mode secure")
     if "deltas" in given and secure:
-        raise click.UsageError("--deltas is for --mode central: with a secure sum no delta leaves its client")
+        raise click.UsageError("--deltas cannot be used with --mode secure: clients send no deltas")
     if "deltas" in given and silo:
-        raise click.UsageError("--deltas is not for --form silo: of a silo nothing leaves but one sum")
+        raise click.UsageError("--deltas cannot be used with --form silo: a silo sends one noised sum per window")
     if choices["cohort"] is not None and choices["plan"] is not None:
-        raise click.UsageError("--cohort is for a run that makes its own plan: the cohort of --plan is in the plan")
+        raise click.UsageError("--cohort cannot be used with --plan: the plan defines the cohort")
 
 
 def _refuse_outside_local(choices: Mapping[str, Any]) -> None:
@@ -158,11 +171,11 @@ def _refuse_outside_local(choices: Mapping[str, Any]) -> None:
     if not given:
         return
     if choices["mode"] != "local":
-        raise click.UsageError(f"{given[0]} is for --mode local")
+        raise click.UsageError(f"{given[0]} requires --mode local")
     if choices["plan"] is not None:
-        raise click.UsageError(f"{given[0]} is for a run that makes its own plan: with --plan, the plan says it")
+        raise click.UsageError(f"{given[0]} cannot be used with --plan: the plan defines it")
     if choices["form"] == "silo" and len(given) > 1:
-        raise click.UsageError(f"{given[1]} is for --form report: a silo sends a noised sum, and no reports")
+        raise click.UsageError(f"{given[1]} cannot be used with --form silo: a silo sends no reports")
 
 
 def _is_given(option: str) -> bool:

@@ -20,7 +20,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_S: Final = 36_500 * 86_400
 _COUNT_MAX: Final = 100_000
 #: Checked against how often services look by the tests.
-_FOUND: Final = "services know it within 2 s of a change of their file, and soon end the open streams of these tokens"
+_FOUND: Final = "running services reload the token file within 2 s and then close the open streams of these tokens"
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
@@ -43,37 +43,46 @@ _file = click.option(
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The file of hashes: the setting `tokens` of a service.",
+    help="Token file (hashes only); the service's setting `tokens`.",
 )
 _out = click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A new file for what is shown: one token as it is, several as JSON of names and tokens.",
+    help="Write the token to this new file; several tokens as a JSON object by name.",
 )
 
 
-@click.group(short_help="Make, list, rotate and revoke tokens.")
+@click.group(short_help="Create, list, rotate and revoke tokens.")
 def tokens() -> None:
-    """Make, list, rotate and revoke the bearer tokens of callers.
+    """Create, list, rotate and revoke bearer tokens.
 
-    The file holds hashes alone: a token is shown once, when it is made. Running services find what is changed here
-    within seconds, and end the streams of tokens that are revoked.
+    The token file contains only hashes: a token is shown once, when it is created. Running services reload the file
+    within 2 seconds of a change, and close the streams of revoked tokens.
     """
 
 
 @tokens.command(
-    short_help="Make tokens.",
+    short_help="Create tokens.",
     epilog=examples(
         "hushsum admin tokens add --file tokens.jsonl --name till-7 --scope submit --expires 90d",
         "hushsum admin tokens add --file tokens.jsonl --count 500 --name-prefix edge- --scope submit --out t.json",
     ),
 )
 @_file
-@click.option("--name", help="Whose it is; of one that submits, its client id.")
-@click.option("--count", type=click.IntRange(1, _COUNT_MAX), help="So many at once,")
-@click.option("--name-prefix", help="whose names are this and a number.")
-@click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, required=True, help="May be repeated.")
-@click.option("--expires", type=_Duration(), help="How long it is good, such as 90d.  [default: for ever]")
+@click.option("--name", help="Name of the token; with scope submit, the client id.")
+@click.option(
+    "--count", type=click.IntRange(1, _COUNT_MAX), help="Create this number of tokens; requires --name-prefix."
+)
+@click.option("--name-prefix", help="Prefix of the names of --count tokens; a number is appended.")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(_SCOPES),
+    multiple=True,
+    required=True,
+    help="What the token permits. Repeatable.",
+)
+@click.option("--expires", type=_Duration(), help="Validity, such as 90d.  [default: unlimited]")
 @_out
 @as_json_option
 def add(  # noqa: PLR0913  one argument an option
@@ -87,7 +96,7 @@ def add(  # noqa: PLR0913  one argument an option
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Make a token, or one for each client of a fleet, and show it this once."""
+    """Create a token, or --count tokens for a fleet of clients, and show it once."""
     from aggregator.auth.tokens import issue
     from aggregator.model import Scope
     from hushsum.entropy import OsEntropy
@@ -104,8 +113,8 @@ def add(  # noqa: PLR0913  one argument an option
         for each in issued:
             if each.entry.name in taken:
                 raise click.ClickException(
-                    f"{each.entry.name} has a token: rotate that one, or revoke it first; with two of one name, two "
-                    "devices would be one client"
+                    f"{each.entry.name} already has a token: rotate it, or revoke it first; two devices with tokens "
+                    "of one name would count as one client"
                 )
         return table.changed(with_=[each.entry for each in issued])
 
@@ -116,12 +125,12 @@ def add(  # noqa: PLR0913  one argument an option
 @_file
 @as_json_option
 def list_(*, file: Path, as_json: bool) -> None:
-    """List names, scopes and times; what proves a token is nowhere."""
+    """List the names, scopes and times of tokens."""
     from aggregator.auth.tokens import read_table
 
     now_ms = _now_ms()
     if not file.exists():
-        raise click.ClickException(f"{file}: there is no such file")
+        raise click.ClickException(f"{file}: no such file")
     entries = list(read_table(file))
     if as_json:
         print_json([{**_shown(entry), "expired": not entry.is_good(now_ms)} for entry in entries])
@@ -140,7 +149,7 @@ def list_(*, file: Path, as_json: bool) -> None:
 
 
 @tokens.command(
-    short_help="Make a token anew.",
+    short_help="Replace a token.",
     epilog=examples("hushsum admin tokens rotate 0123456789abcdef --file tokens.jsonl --grace 1h"),
 )
 @click.argument("id")
@@ -150,17 +159,15 @@ def list_(*, file: Path, as_json: bool) -> None:
     type=_Duration(),
     default="1h",
     show_default=True,
-    help="How long the old one is still good; 0s: no more.",
+    help="Remaining validity of the old token; 0s revokes it at once.",
 )
-@click.option(
-    "--expires", type=_Duration(), help="How long the new one is good.  [default: as long as the old one was]"
-)
+@click.option("--expires", type=_Duration(), help="Validity of the new token.  [default: that of the old token]")
 @_out
 @as_json_option
 def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | None, as_json: bool) -> None:
-    """Make a new token in the place of one, for the same name and scopes, and show it this once.
+    """Replace a token by a new one with the same name and scopes, and show the new token once.
 
-    Both are good until the grace is over; nothing is restarted.
+    Both tokens are valid during the grace period. No restart is needed.
     """
     from dataclasses import replace
 
@@ -190,11 +197,11 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @_file
-@click.option("--name", help="All of this name.")
-@click.option("--expired", is_flag=True, help="All that have expired.")
+@click.option("--name", help="All tokens with this name.")
+@click.option("--expired", is_flag=True, help="All expired tokens.")
 @as_json_option
 def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool, as_json: bool) -> None:
-    """Take tokens out of the file: they are good for nothing within seconds, and their open streams end."""
+    """Remove tokens from the token file. Running services reject them within seconds and close their open streams."""
     from aggregator.auth.tokens import change_table
 
     if not (ids or name is not None or expired):
@@ -206,7 +213,7 @@ def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool,
         gone.update({id: _expect(table, id) for id in ids})
         of_name = {entry.id: entry for entry in table if entry.name == name}
         if name is not None and not of_name:
-            raise click.ClickException("there is no token of this name")
+            raise click.ClickException("no token with this name")
         gone.update(of_name)
         gone.update({entry.id: entry for entry in table if expired and not entry.is_good(now_ms)})
         return table.changed(without=gone)
@@ -215,7 +222,7 @@ def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool,
     if as_json:
         print_json([_shown(entry) for entry in gone.values()])
     for entry in () if as_json else gone.values():
-        click.echo(f"{entry.id} of {entry.name} is revoked")
+        click.echo(f"{entry.id} ({entry.name}) revoked")
     if gone:
         click.echo(_FOUND, err=True)
 
@@ -238,7 +245,7 @@ def _expect(table: "TokenTable", id: str) -> "TokenEntry":
     entry = table.get(id)
     if entry is None:
         # Not what came: somebody may have taken the token for its id.
-        raise click.ClickException("there is no token of this id; `list` shows which there are")
+        raise click.ClickException("no token with this id; see `hushsum admin tokens list`")
     return entry
 
 
@@ -270,11 +277,11 @@ def _change_and_show(
         shown = [{**_shown(each.entry), **({"token": each.text} if out is None else {})} for each in issued]
         print_json(shown[0] if one else shown)
     elif out is not None:
-        click.echo(f"{'its token is' if one else f'{len(issued)} tokens are'} in {out}")
+        click.echo(f"{'1 token' if one else f'{len(issued)} tokens'} written to {out}")
     else:
         for each in issued:
             click.echo(each.text if one else f"{each.entry.name}\t{each.text}")
-        click.echo("shown this once: keep it where its owner finds it, and nobody else", err=True)
+        click.echo("this token is not shown again: store it safely", err=True)
 
 
 def _shown_scopes(entry: "TokenEntry") -> list[str]:

@@ -189,9 +189,7 @@ class Console:
             ReleaseError: Its bytes are no valid release.
         """
         if info.withheld:
-            raise ServiceError(
-                f"window {info.window} is withheld: too few clients, by the plan's test; there is nothing to fetch"
-            )
+            raise ServiceError(f"window {info.window} is withheld: it has too few clients")
         data = bytearray()
         with self._asking():
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)

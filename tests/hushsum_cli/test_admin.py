@@ -71,8 +71,8 @@ def test_an_operator_elsewhere_sees_plans_windows_and_ledger_with_a_token_of_sco
         assert {"window": window, "start_ms": start, "end_ms": end, "state": "released"} in shown["windows"]
         rows = hushsum("admin", "windows", *asked, "--state", "released", "--state", "withheld").out
         assert re.search(rf"{window} +{utc_text(start)} +{utc_text(end)} +released", rows)
-        assert "no such window" in hushsum("admin", "windows", *asked, "--state", "skipped").out
-        assert "no such window" in hushsum("admin", "windows", *asked, "--before", str(window)).out
+        assert "no matching window" in hushsum("admin", "windows", *asked, "--state", "skipped").out
+        assert "no matching window" in hushsum("admin", "windows", *asked, "--before", str(window)).out
 
         for name, *shown, told in (
             ("seal", *asked, "--window", "7", "window 7 cannot be sealed: no gateway has had it open"),

@@ -43,7 +43,7 @@ def test_the_table_shows_errors_costs_and_what_to_take(hushsum: Hushsum, tmp_pat
         "best, δ=1e-6",
         "--memory-mib",
         "R*",
-        "not allowed",
+        "over a limit",
     ):
         assert text in ended.out
     (plan,) = (line for line in ended.out.splitlines() if line.rstrip().endswith("the plan"))
@@ -54,16 +54,16 @@ def test_unit_client_is_told_what_its_bound_costs(hushsum: Hushsum, tmp_path: Pa
     path = file_of(client_plan(7), tmp_path)
     ended = hushsum("plan", "advise", path, "--records", "2e4", "--clients", "5000", "--density", "0.2", *SMALL)
     assert ended.status == 0, ended.err
-    assert "noise is 7 times that of unit record" in " ".join(ended.out.split())
+    assert "the noise is 7 times that of unit record" in " ".join(ended.out.split())
     assert "clients of 4" in ended.out
 
 
 @pytest.mark.parametrize(
     ("sketch", "arguments", "sentence"),
     (
-        ({}, SMALL, "noise does not grow with R, so as many rows as --memory-mib allows"),
-        ({}, ("--delta-kib", "0.2"), "noise does not grow with R, so as many rows as --delta-kib allows"),
-        (PARTITION, (), "hashing adds nothing here, so more rows gain nothing"),
+        ({}, SMALL, "noise does not grow with R: the largest R within --memory-mib"),
+        ({}, ("--delta-kib", "0.2"), "noise does not grow with R: the largest R within --delta-kib"),
+        (PARTITION, (), "no hashing error, so more rows do not help"),
     ),
 )
 def test_why_no_more_rows_are_advised_is_said(
@@ -79,7 +79,7 @@ def test_bias_is_told_in_records_of_an_answer_and_as_its_share(hushsum: Hushsum,
     plan = small_plan(sketch=HERMITE)
     ended = hushsum("plan", "advise", file_of(plan, tmp_path), "--records", "1e4", "--density", "0.1")
     each = plan.family.kernel_error
-    assert f"up to {shown(1e4 * each)} records more, {1000 * each:.2g} % of it: {each:.2g} for each" in words(ended.out)
+    assert f"up to {shown(1e4 * each)} records ({1000 * each:.2g} %): {each:.2g} per record" in words(ended.out)
 
 
 def test_the_examples_of_the_help_can_be_asked_of_the_plan_of_the_examples(
@@ -142,11 +142,11 @@ def test_secure_sums_are_advised_at_exactly_h_and_with_all_survivors(hushsum: Hu
     for text in (
         "cohorts of 90 to 100 clients",
         "with exactly h in 3 cohorts",
-        "where all 250 clients stay: each adds its share",
-        "KiB a client and window",
-        "fewer and larger ones give up to 1.7 times less",
-        "take δ > 0 at this size noise is",
-        "upload: a client's in a window",
+        "if all 250 clients stay",
+        "KiB per client and window",
+        "fewer, larger cohorts reduce it up to 1.7 times",
+        "use δ > 0 noise is",
+        "upload: bytes per client and window",
     ):
         assert text in told
     fields = json.loads(hushsum(*asked, *SMALL, "--json").out)
@@ -157,8 +157,8 @@ def test_secure_sums_are_advised_at_exactly_h_and_with_all_survivors(hushsum: Hu
 def test_too_few_clients_for_a_cohort_are_told_so(hushsum: Hushsum, tmp_path: Path) -> None:
     path = file_of(secure_plan({"cohort": 100}, privacy={"delta": "0.000001"}), tmp_path)
     ended = hushsum("plan", "advise", path, "--records", "2e4", "--clients", "50", "--density", "0.2", *SMALL)
-    assert "50 clients are fewer than the 90 that a sum needs" in words(ended.out)
-    assert "take δ > 0" not in ended.out
+    assert "50 clients, but a sum needs 90" in words(ended.out)
+    assert "use δ > 0" not in ended.out
 
 
 def test_silos_are_told_what_many_clients_cost(hushsum: Hushsum, tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_silos_are_told_what_many_clients_cost(hushsum: Hushsum, tmp_path: Path)
     assert ended.status == 0, ended.err
     told = words(ended.out)
     for text in (
-        "each of 100 clients adds all of the noise",
+        "each of 100 clients adds the full noise",
         "× √100 =",
-        "a client and window, with records or without",
+        "per client and window, with or without records",
     ):
         assert text in told
     fields = json.loads(hushsum(*asked, "--json").out)
@@ -189,12 +189,12 @@ def test_reports_are_told_which_randomiser_and_how_many_buckets_and_rows(hushsum
     best = fields["best"]["k-rr"]
     for text in (
         f"± {shown(fields['std_error'])} records",
-        "3 bytes a record" if plan.report_sizes and plan.report_sizes.width == 3 else "2 bytes a record",
+        "3 bytes per record" if plan.report_sizes and plan.report_sizes.width == 3 else "2 bytes per record",
         f"W = {best['buckets']}: ± {shown(best['std_error'])}",
-        "the plan's W = 512 errs",
-        "randomisation is at most a tenth of an answer",
+        "the plan's W = 512 has",
+        "randomisation error is at most 10 % of an answer",
         "at the plan's W = 512: k-rr",
-        "500 reports are fewer than shuffle_min: none is forwarded",
+        "500 reports are fewer than shuffle_min: no batch is forwarded",
     ):
         assert text in told
     assert fields["amplified"] is not None

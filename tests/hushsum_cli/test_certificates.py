@@ -57,16 +57,16 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(hushsum: Hushsum, tm
     ended = hushsum("keys", "certificates", "--out", str(tmp_path), "--client", "till-3")
 
     assert ended.status == 1
-    assert "is there already; nothing is overwritten" in ended.err
+    assert "already exists: nothing was written" in ended.err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_cannot_be_made_is_one_line(hushsum: Hushsum, tmp_path: Path) -> None:
     for arguments, status, message in (
-        ((), 2, "name a --host or a --client"),
-        (("--client", "ca"), 2, "neither ca nor server"),
+        ((), 2, "no --host and no --client given"),
+        (("--client", "ca"), 2, "neither 'ca' nor 'server'"),
         (("--client", "../x"), 2, "expected letters, digits"),
-        (("--client", "x", "--client", "x:read"), 2, "named twice"),
+        (("--client", "x", "--client", "x:read"), 2, "given twice"),
         (("--client", "x:write"), 1, "scope: got 'write', expected submit, read, admin"),
         (("--client", "x" * 65), 1, "expected 1 to 64 characters"),
         (("--host", "gateway:7443"), 1, "host: got 'gateway:7443'"),

@@ -70,4 +70,4 @@ def test_a_wrong_directory_is_refused_with_its_file_and_its_key(hushsum: Hushsum
     assert ended.status == 1
     assert "directory.toml: keys.gw.role: got root, expected 'gateway'" in ended.err
     path.write_bytes(b"\xff")
-    assert "directory.toml: not UTF-8" in hushsum("keys", "check", str(path)).err
+    assert "directory.toml: not valid UTF-8" in hushsum("keys", "check", str(path)).err

@@ -59,7 +59,7 @@ def test_every_command_explains_itself(hushsum: Hushsum, names: tuple[str, ...])
 
 def test_serve_shows_what_one_client_may_send_under_one_heading_and_the_settings_table_has_it(hushsum: Hushsum) -> None:
     shown = hushsum("serve", "--help").out
-    _, _, section = shown.partition("What one client may send:\n")
+    _, _, section = shown.partition("Limits per client:\n")
     options = set(re.findall(r"--client-[a-z-]+", section.partition("\n\n")[0]))
     assert options == {
         *("--client-bytes-rate", "--client-bytes-burst", "--client-calls-rate", "--client-calls-burst"),
@@ -106,11 +106,11 @@ def test_a_wrong_call_ends_with_2(hushsum: Hushsum) -> None:
         (("simulate", "--data", "broken.toml"), "expected a file that ends in .parquet, .csv, .npy"),
         (("simulate", "--data", "words.csv"), "column 'a' holds str"),
         (("release", "list", "--from", "127.0.0.1:1", "--ca", "one.csv"), "ca: one.csv: expected certificates in PEM"),
-        (("release", "list", "--cert", "one.csv"), "--cert and --cert-key belong together"),
+        (("release", "list", "--cert", "one.csv"), "--cert and --cert-key must be given together"),
         (("release", "list", "--token-file", "one.csv"), "token: expected a line of printable ASCII"),
         (
             ("release", "list", "--from", "gateway.example:7443", "--insecure", "--token-file", "one.csv"),
-            "--insecure and --token-file contradict each other: in plaintext everybody on the way reads a token",
+            "--insecure and --token-file cannot be combined: a token would be sent unencrypted",
         ),
     ),
     ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
@@ -142,9 +142,7 @@ def test_a_package_of_somebody_else_under_a_name_of_ours_is_named(
     ended = hushsum("--version")
     assert (ended.status, ended.out) == (1, "")
     path = tmp_path / name / "__init__.py"
-    assert ended.err == (
-        f"hushsum: {path} is found in place of Hushsum's package {name}: take its folder off PYTHONPATH\n"
-    )
+    assert ended.err == (f"hushsum: {path} shadows Hushsum's package {name}: remove its directory from PYTHONPATH\n")
 
 
 def test_a_bug_of_ours_shows_its_trace(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -78,10 +78,8 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
     shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
     assert "promise ε = 1, δ = 1e-6 per record and window, add/remove" in shown
     assert "discrete-gaussian, standard deviation 34.9" in shown
-    assert (
-        "withheld a window of fewer than 50 clients, by a number with noise of ± 28.28, which takes ε = 0.05" in shown
-    )
-    assert "budget ε = 30, δ = 1e-4 in all" in shown
+    assert "withheld windows with fewer than 50 clients, by a noisy count (± 28.28) that uses ε = 0.05" in shown
+    assert "budget ε = 30, δ = 1e-4 in total" in shown
     told = json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)
     assert told["guarantee"]["mechanism"]["clients_scale"] == "20"
     assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)
@@ -154,7 +152,7 @@ def test_an_array_that_is_missing_and_one_that_nobody_names_are_told_by_their_di
     files = [str(tmp_path / name) for name in ("turn.npy", "other.npy")]
     unused = hushsum("plan", "make", str(turned_toml), "--parameters", files[0], "--parameters", files[1])
     assert unused.status == 1
-    assert f"other.npy: the plan does not name this array; its digest is {digest(-TURN)}" in unused.err
+    assert f"other.npy: the plan does not refer to this array (digest {digest(-TURN)})" in unused.err
     assert not turned_toml.with_suffix(".json").exists()
 
 
@@ -164,7 +162,7 @@ def test_a_file_that_is_no_array_is_told_by_its_name(hushsum: Hushsum, turned_to
     broken.write_bytes(content)
     ended = hushsum("plan", "make", str(turned_toml), "--parameters", str(broken))
     assert ended.status == 1
-    assert "broken.npy: not a NumPy array file" in ended.err
+    assert "broken.npy: not a NumPy .npy file" in ended.err
 
 
 def test_show_gives_classes_transforms_and_arrays_a_line_each(hushsum: Hushsum, turned_toml: Path) -> None:
@@ -173,7 +171,7 @@ def test_show_gives_classes_transforms_and_arrays_a_line_each(hushsum: Hushsum, 
     assert "classes 2, one sketch each: sky, ground" in lines
     assert "transform 1 kind scale, factor [1, 0.5, 2]" in lines
     assert f"transform 2 kind linear, matrix {digest(TURN)[:12]}… (2 × 3)" in lines
-    assert "arrays 1 beside the plan, 6 numbers" in lines
+    assert "arrays 1 in plan.json, 6 numbers" in lines
     assert any(line.startswith("sketch hashed, kernel euclidean, bandwidth 5, power 1, rows 50") for line in lines)
 
 
@@ -221,8 +219,8 @@ def test_show_states_the_bias_of_a_series_and_that_its_noise_is_the_worst(hushsu
     plan_toml.write_text(head + hermite + tail)
     out = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
     error = hs.Plan.from_toml(plan_toml).family.kernel_error
-    assert f"bias up to {error:.2g} a record" in out
-    assert "records on an answer at the query where noise is worst" in out
+    assert f"bias up to {error:.2g} per record" in out
+    assert "records per answer at the worst query" in out
     assert json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)["kernel_error"] == error
     plan_toml.write_text(f'{head}family = "partition"\nbandwidth = 100\nrows = 5\nbuckets = 64\n{tail}')
     assert "bias" not in hushsum("plan", "show", str(plan_toml)).out
@@ -253,12 +251,12 @@ def test_a_secure_plan_shows_its_cohort_its_vector_and_whom_it_trusts(hushsum: H
     assert plan.privacy.cohort is not None
     for text in (
         "ε = 1, δ = 7.27596e-12 per record and window, zero-out",
-        "cohorts of 90 to 100 clients, 10 of them corrupt at most: h = 80 honest survivors",
-        f"each has {plan.privacy.cohort.degree} neighbours, any {plan.privacy.cohort.threshold} of whom open its mask",
-        f"{plan.words.bytes / 1024:,.1f} KiB a client and window, with records or without: 12,800 counters of",
-        "malicious server; no directory of clients: the server is trusted to pass on keys truthfully",
-        "public that a client takes part",
-        "assumed at most 10 of every cohort are corrupt, however the service forms it: the plan states no pool",
+        "cohorts of 90 to 100 clients, at most 10 corrupt: the noise of h = 80 honest survivors",
+        f"{plan.privacy.cohort.degree} neighbours per client, any {plan.privacy.cohort.threshold} of which",
+        f"{plan.words.bytes / 1024:,.1f} KiB per client and window, with or without records: 12,800 counters of",
+        "malicious server; no key registry: the server is trusted to relay keys correctly",
+        "public participation: every client submits in every window",
+        "assumed at most 10 clients of every cohort are corrupt (the plan states no pool)",
     ):
         assert text in shown
     assert "for one record" not in shown  # no delta is sent

@@ -39,10 +39,10 @@ def test_reports_are_explained_with_their_chances_and_their_bytes(hushsum: Hushs
     """ε = 1 and 64 buckets: e/(e + 63) and 1/(e + 63)."""
     text = shown(hushsum, tmp_path, local_plan())
     assert "promise ε = 1 per record and window, replace" in text
-    assert "report 2 bytes: one of 20 rows, whatever the record is, and one of 64 randomised values" in text
-    assert "k-rr, of 64 buckets: the true one with 4.14 %, any other with 1.52 % each" in text
-    assert "no report is more than 2.71828 times as likely for one record as for another" in text
-    assert "the exact number of reports of a window" in text
+    assert "report 2 bytes: one of 20 rows, chosen at random, and one of 64 randomised values" in text
+    assert "k-rr, of 64 buckets: the true one with probability 4.14 %, each other with 1.52 %" in text
+    assert "likelihood ratio of any report for two records: at most 2.71828" in text
+    assert "the exact number of reports per window" in text
     assert "no delta" not in text
     assert " delta at most" not in text
     assert "shuffle" not in text
@@ -52,7 +52,7 @@ def test_a_projective_response_and_one_of_classes_are_told_by_what_they_support(
     hushsum: Hushsum, tmp_path: Path
 ) -> None:
     plan = local_plan({"randomiser": "projective"})
-    assert "outputs each speak for many values" in shown(hushsum, tmp_path, plan)
+    assert "outputs, each for a set of values" in shown(hushsum, tmp_path, plan)
     classed = local_plan(record={"classes": ["a", "b"]})
     assert "k-rr, of 128 pairs of a class and a bucket" in shown(hushsum, tmp_path, classed)
 
@@ -61,7 +61,7 @@ def test_one_bit_is_told_by_what_decides_it(hushsum: Hushsum, tmp_path: Path) ->
     """At ±1 a bit is kept with e/(e + 1)."""
     plan = local_plan(sketch={"family": "fourier", "kernel": "gaussian", "buckets": ...})
     text = shown(hushsum, tmp_path, plan)
-    assert "one-bit: a cosine or sine as one bit, 1 with 26.9 % for −1 to 73.1 % for 1" in text
+    assert "one-bit: a cosine or sine as one bit, 1 with probability 26.9 % for −1 to 73.1 % for 1" in text
     assert "1 byte: one of 20 pairs" in text
 
 
@@ -69,22 +69,22 @@ def test_a_silo_is_explained_by_who_adds_the_noise(hushsum: Hushsum, tmp_path: P
     plan = local_plan({"form": "silo"}, window={"min_clients": 10})
     text = shown(hushsum, tmp_path, plan)
     assert "promise ε = 1 per record and window, zero-out" in text
-    assert "each device adds all of the noise to its own counters before they leave it" in text
-    assert "a client and window, with records or without: 1,280 noised counters of" in text
-    assert "a window of fewer than 10 clients, by its exact number" in text
-    assert "× √devices records on an answer" in text
+    assert "each device adds the full noise to its counters before sending" in text
+    assert "per client and window, with or without records: 1,280 noised counters of" in text
+    assert "windows with fewer than 10 clients (exact number)" in text
+    assert "× √devices records per answer" in text
     assert told(hushsum, tmp_path, plan)["submission_bytes"] == plan.upload_bytes_max
 
 
 def test_the_devices_own_account_is_told(hushsum: Hushsum, tmp_path: Path) -> None:
     one = shown(hushsum, tmp_path, local_plan())
-    assert "charges ε = 1 a window to an account of its own before anything leaves it" in one
-    assert "refuses what would pass ε = 100, whatever the service says" in one
-    assert "windows do not add" in one
+    assert "keeps its own ledger: charges ε = 1 per window before sending" in one
+    assert "and stops at a total of ε = 100" in one
+    assert "windows do not compose" in one
     client = local_plan(privacy={"unit": "client", "records_per_client": 3})
     text = shown(hushsum, tmp_path, client)
-    assert "each window adds" in text
-    assert "those of one client's 3 records together make up its ε" in text
+    assert "windows compose" in text
+    assert "the reports of a client's 3 records share ε" in text
 
 
 def test_what_a_shuffler_adds_is_told_with_its_conditions_and_beside_the_promise(
@@ -94,9 +94,9 @@ def test_what_a_shuffler_adds_is_told_with_its_conditions_and_beside_the_promise
     epsilon = amplified(Fraction("2.71828"), 10**5, Fraction(1, 10**6))
     text = shown(hushsum, tmp_path, plan)
     assert epsilon is not None
-    assert f"shuffled ε = {float(epsilon)}, δ = 1e-6 a window against whoever sees only what a shuffler" in text
-    assert "at least 100,000 honest, independent reports together" in text
-    assert "Windows add." in text
+    assert f"shuffled ε = {float(epsilon)}, δ = 1e-6 per window against observers after the shuffler" in text
+    assert "batches of at least 100,000 honest, independent reports" in text
+    assert "Windows compose." in text
     assert "promise ε = 1 per record and window, replace" in text  # the local one stays what is promised
     assert told(hushsum, tmp_path, plan)["amplified"] == {"epsilon": str(float(epsilon)), "delta": "0.000001"}
 
@@ -111,7 +111,7 @@ def test_what_a_shuffler_adds_is_told_of_all_reports_of_a_client(hushsum: Hushsu
 def test_too_few_shuffled_reports_promise_nothing(hushsum: Hushsum, tmp_path: Path) -> None:
     """16·e·ln(2·10⁶) is 631.02."""
     plan = local_plan({"shuffle_min": 631}, privacy=DELTA)
-    assert "nothing is amplified below 632" in shown(hushsum, tmp_path, plan)
+    assert "needs 632" in shown(hushsum, tmp_path, plan)
     assert told(hushsum, tmp_path, plan)["amplified"] is None
     enough = local_plan({"shuffle_min": 632}, privacy=DELTA)
     assert told(hushsum, tmp_path, enough)["amplified"] is not None
@@ -119,9 +119,9 @@ def test_too_few_shuffled_reports_promise_nothing(hushsum: Hushsum, tmp_path: Pa
 
 def test_memoised_reports_are_told_with_what_they_show(hushsum: Hushsum, tmp_path: Path) -> None:
     text = shown(hushsum, tmp_path, local_plan({"memoise": True}))
-    assert "sends the same one whenever that record comes again" in text
-    assert "no shuffler amplifies" in text
-    assert "replaced wherever it occurs, by one that its device has nowhere else" in " ".join(text.split())
+    assert "sends the same report whenever a record recurs" in text
+    assert "shuffling does not amplify" in text
+    assert "replacing a record in all of them by one that its device has nowhere else" in " ".join(text.split())
 
 
 def test_json_has_no_sizes_of_deltas_where_reports_are_sent(hushsum: Hushsum, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_json_has_no_sizes_of_deltas_where_reports_are_sent(hushsum: Hushsum, tm
     assert fields["noise_std_error"] is None
     assert "amplified" not in fields
     assert not [key for key in fields if key.startswith("delta_bytes")]
-    assert "fewer than 1,000 reports, by their exact number" in shown(
+    assert "fewer than 1,000 reports (exact number)" in shown(
         hushsum, tmp_path, local_plan(window={"min_reports": 1000})
     )
 

@@ -66,7 +66,7 @@ def test_another_signature_is_not_replaced_unasked(hushsum: Hushsum, plan_json: 
     assert signing(hushsum, plan_json, planner).status == 0  # the same again is no harm
     ended = signing(hushsum, plan_json, planner, "--key-id", "other")
     assert ended.status == 1
-    assert "holds another signature; --force replaces it" in ended.err
+    assert "already contains another signature: use --force to overwrite it" in ended.err
     assert Path(f"{plan_json}.sig").read_bytes() == first
     assert signing(hushsum, plan_json, planner, "--key-id", "other", "--force").status == 0
 
@@ -74,7 +74,7 @@ def test_another_signature_is_not_replaced_unasked(hushsum: Hushsum, plan_json: 
 @pytest.mark.parametrize(
     ("plan_text", "key_id", "said"),
     [
-        ("name = 'a plan'\n", "planner-1", "not a made plan; make it first: hushsum plan make"),
+        ("name = 'a plan'\n", "planner-1", "not a compiled plan; compile it first: hushsum plan make"),
         ('{"format":1}', "planner-1", "is missing"),
         (None, "a key", "not a name of a key"),
     ],
@@ -100,9 +100,9 @@ def test_show_tells_of_the_signature_beside_a_plan(hushsum: Hushsum, plan_json: 
     assert "signature" not in hushsum("plan", "show", str(plan_json)).out
     signing(hushsum, plan_json, planner)
     shown = " ".join(hushsum("plan", "show", str(plan_json)).out.split())
-    assert "plan.json.sig names the key 'planner-1'" in shown
+    assert "plan.json.sig, by key 'planner-1'" in shown
     plan_json.write_bytes(small_plan(sketch={"seed": 4}).bundle)
     other = hushsum("plan", "show", str(plan_json))
     assert other.status == 0
-    assert "none of this plan" in other.out
+    assert "invalid: " in other.out
     assert hs.Plan.from_bytes(plan_json.read_bytes()).hex_id in other.out

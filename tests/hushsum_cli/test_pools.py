@@ -31,12 +31,13 @@ def test_a_made_plan_says_what_its_pool_and_its_corrupt_clients_cost(hushsum: Hu
     shown = words(ended.out)
     for text in (
         "ε = 1, δ = 8.18546e-12 per record",
-        "24 of them corrupt at most: h = 66 honest survivors",
-        f"each has {graph.degree} neighbours, any {graph.threshold} of whom open its mask; fewer than 1,000 that wait",
-        "assumed at most 50 clients of the whole fleet are corrupt (corrupt_clients); of a server that lies, also that",
-        "a cohort is drawn from at least 1,000 clients that wait at one gateway, 10 times a cohort: at most 24 of",
-        "at most 24 of 100 are corrupt, but for 2^-43 a draw",
-        "where all 100 stay, about 1.23 times central mode's, and 1.17 times what it would be with nobody corrupt",
+        "at most 24 corrupt: the noise of h = 66 honest survivors",
+        f"{graph.degree} neighbours per client, any {graph.threshold} of which can reconstruct its mask",
+        "no cohort is drawn while fewer than 1,000 clients wait",
+        "assumed at most 50 clients of the fleet are corrupt (corrupt_clients); for a malicious server, also that",
+        "cohorts are drawn from at least 1,000 clients waiting at one gateway (10 times the cohort size): at most 24",
+        "at most 24 of 100 are corrupt, except with probability 2^-43 per draw",
+        "about 1.23 times that of central mode if all 100 clients stay, 1.17 times that with no corrupt clients",
     ):
         assert text in shown
     assert "states no pool" not in shown
@@ -54,12 +55,15 @@ def test_a_made_plan_says_what_its_pool_and_its_corrupt_clients_cost(hushsum: Hu
 
 def test_a_fleet_in_which_nobody_is_corrupt_is_called_an_assumption(hushsum: Hushsum, tmp_path: Path) -> None:
     shown = words(hushsum("plan", "show", written(tmp_path, POOL.replace("50", "0"))).out)
-    assert "assumed no client of the whole fleet is corrupt (corrupt_clients = 0): where one is, the promise" in shown
+    assert (
+        "assumed no client of the fleet is corrupt (corrupt_clients = 0): a corrupt client could leave "
+        "out its share of the noise" in shown
+    )
 
 
 def test_a_server_that_is_trusted_to_draw_is_not_said_to_lie(hushsum: Hushsum, tmp_path: Path) -> None:
     curious = f'{POOL}adversary = "honest-but-curious"\n'
-    assert "of a server that lies" not in words(hushsum("plan", "show", written(tmp_path, curious)).out)
+    assert "malicious" not in words(hushsum("plan", "show", written(tmp_path, curious)).out)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +88,11 @@ def test_advice_says_who_is_left_over_because_fewer_than_a_pool_wait(hushsum: Hu
     asked = ("plan", "advise", written(tmp_path), *GUESSES, "--clients", "2550")
     told = words(hushsum(*asked).out)
     for text in (
-        "assumed at most 50 clients of the whole fleet are corrupt",
+        "assumed at most 50 clients of the fleet are corrupt",
         "with exactly h in 16 cohorts",  # from 2,550, 2,450 … 1,050 that wait
-        "where all 1,600 clients stay",
-        "share 39.2% of these clients wait at one gateway before a cohort is drawn",
-        "left over 950 of them (37.3%) in each window",
+        "if all 1,600 clients stay",
+        "share 39.2% of the clients must wait at one gateway before a cohort is drawn",
+        "left over 950 clients (37.3%) or more per window",
     ):
         assert text in told
     fields = json.loads(hushsum(*asked, "--json").out)["secure"]
@@ -98,5 +102,5 @@ def test_advice_says_who_is_left_over_because_fewer_than_a_pool_wait(hushsum: Hu
 
 def test_advice_says_that_a_fleet_is_smaller_than_the_pool(hushsum: Hushsum, tmp_path: Path) -> None:
     told = words(hushsum("plan", "advise", written(tmp_path), *GUESSES, "--clients", "999").out)
-    assert "no cohort 999 clients are fewer than the 1,000 that a pool needs" in told
+    assert "no cohort 999 clients, but a pool needs 1,000" in told
     assert "left over" not in told

@@ -48,7 +48,7 @@ def told(hushsum: Hushsum, file: Path) -> dict[str, object]:
 
 def test_a_release_of_reports_tells_their_exact_number_and_nothing_of_a_shuffler(hushsum: Hushsum, file: Path) -> None:
     text = shown(hushsum, reported(local_plan(), 1200), file)
-    assert "reports 1,200, one a record: their exact number" in text
+    assert "reports 1,200, one per record (exact)" in text
     assert "±" not in text
     assert "shuffle" not in text
     fields = told(hushsum, file)
@@ -62,7 +62,7 @@ def test_what_a_shuffler_adds_is_shown_where_reports_came_through_one_alone(hush
     e = 2.71828
     epsilon = math.log(1 + (e - 1) / (e + 1) * (8 * math.sqrt(e * math.log(4e6) / 10_000) + 8 * e / 10_000))
     assert f"shuffled ε = {epsilon:.4f}" in text
-    assert "see nothing before the shuffler" in text
+    assert "against observers after the shuffler" in text
     amplified = told(hushsum, file)["amplified"]
     assert isinstance(amplified, dict)
     assert float(amplified["epsilon"]) == pytest.approx(epsilon, rel=2e-5)
@@ -71,7 +71,7 @@ def test_what_a_shuffler_adds_is_shown_where_reports_came_through_one_alone(hush
 
 def test_too_few_shuffled_reports_are_said_to_add_nothing(hushsum: Hushsum, file: Path) -> None:
     text = shown(hushsum, reported(local_plan({"shuffle_min": 600}, **DELTA), 900, shuffled=True), file)
-    assert "shuffled by too few" in text
+    assert "shuffled too few" in text
     assert told(hushsum, file)["amplified"] is None
 
 
@@ -80,8 +80,8 @@ def test_a_release_of_silos_tells_how_many_contributed(hushsum: Hushsum, file: P
     counters = np.zeros(plan.counters_shape, np.int64)
     release = of_silos(plan, counters, np.array([0]), window=7, submissions=12)
     text = shown(hushsum, release, file)
-    assert "sum of 12 clients, each with noise of its own on every counter" in text
-    assert "their noisy number" in text
+    assert "sum of 12 clients, each with its own noise on every counter" in text
+    assert "(noisy count ± standard error)" in text
     fields = told(hushsum, file)
     assert fields["submissions"] == 12
     assert "cohorts" not in fields
@@ -91,7 +91,7 @@ def test_a_query_of_reports_has_error_bars_and_their_exact_number(hushsum: Hushs
     reported(local_plan(), 1200).save(file)
     ended = hushsum("query", str(file), "--at", "3,7")
     assert ended.status == 0, ended.err
-    assert "1,200 reports in all, which is exact" in ended.out
+    assert "1,200 reports in total (exact)" in ended.out
     found = json.loads(hushsum("query", str(file), "--at", "3,7", "--json").out)
     assert found["count"] == {"value": 1200.0, "std_error": 0.0}
     assert found["answers"][0]["std_error"] > 0

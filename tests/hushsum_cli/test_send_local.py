@@ -49,7 +49,7 @@ def test_a_files_records_are_sent_in_the_plans_form_and_counted(hushsum: Hushsum
         ):
             assert hushsum(*command).status == 0
         shown = hushsum("release", "show", str(out)).out
-    assert ("1 client, each with noise of its own" if silo else "8, one a record: their exact number") in shown
+    assert ("1 client, each with its own noise" if silo else "8, one per record (exact)") in shown
 
 
 @pytest.mark.long

@@ -84,10 +84,10 @@ def test_secure_mode_is_told_to_the_run(hushsum: Hushsum, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     (
-        (("--dropout-rate", "0.1"), "are for --mode secure"),
-        (("--cohort", "50"), "are for --mode secure"),
-        (("--mode", "secure", "--deltas", "100"), "--deltas is for --mode central"),
-        (("--mode", "secure", "--cohort", "50", "--plan", __file__), "--cohort is for a run that makes its own plan"),
+        (("--dropout-rate", "0.1"), "require --mode secure"),
+        (("--cohort", "50"), "require --mode secure"),
+        (("--mode", "secure", "--deltas", "100"), "--deltas cannot be used with --mode secure"),
+        (("--mode", "secure", "--cohort", "50", "--plan", __file__), "--cohort cannot be used with --plan"),
         (("--mode", "secure", "--dropout-rate", "0.5"), "--dropout-rate"),
     ),
 )
@@ -137,12 +137,12 @@ def test_local_mode_is_told_to_the_run_with_the_defaults_of_its_form(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     (
-        (("--form", "silo"), "--form is for --mode local"),
-        (("--mode", "secure", "--shuffler"), "--shuffler is for --mode local"),
-        (("--mode", "local", "--form", "silo", "--shuffler"), "--shuffler is for --form report"),
-        (("--mode", "local", "--form", "silo", "--randomiser", "k-rr"), "--randomiser is for --form report"),
-        (("--mode", "local", "--form", "silo", "--deltas", "9"), "of a silo nothing leaves but one sum"),
-        (("--mode", "local", "--cohort", "9"), "--cohort are for --mode secure"),
+        (("--form", "silo"), "--form requires --mode local"),
+        (("--mode", "secure", "--shuffler"), "--shuffler requires --mode local"),
+        (("--mode", "local", "--form", "silo", "--shuffler"), "--shuffler cannot be used with --form silo"),
+        (("--mode", "local", "--form", "silo", "--randomiser", "k-rr"), "--randomiser cannot be used with --form silo"),
+        (("--mode", "local", "--form", "silo", "--deltas", "9"), "--deltas cannot be used with --form silo"),
+        (("--mode", "local", "--cohort", "9"), "--cohort require --mode secure"),
     ),
 )
 def test_what_does_not_go_with_local_mode_is_told(

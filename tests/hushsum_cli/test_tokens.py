@@ -54,7 +54,7 @@ def test_who_revokes_is_told_when_that_is_known(tokens: Tokens) -> None:
     made = tokens.added()
     assert tokens("revoke", "--expired").err == ""
     ended = tokens("revoke", made["id"])
-    assert "services know it within 2 s of a change of their file" in ended.err
+    assert "services reload the token file within 2 s" in ended.err
     assert LOOK_S <= 1
     assert admission_control.RECHECK_S <= 1
 
@@ -164,7 +164,7 @@ def test_a_name_gets_no_second_token_and_no_file_of_one_is_left(tokens: Tokens, 
     before, out = tokens.file.read_bytes(), tmp_path / "token"
     ended = tokens("add", "--name", "alice", "--scope", "read", "--out", str(out))
     assert ended.status == 1
-    assert "alice has a token: rotate that one" in ended.err
+    assert "alice already has a token: rotate it" in ended.err
     assert tokens.file.read_bytes() == before
     assert not out.exists()
 
@@ -197,7 +197,7 @@ def test_tokens_are_revoked_by_id_by_name_and_once_expired(tokens: Tokens) -> No
     tokens.added("dave", "--expires", "0s")
     new = tokens("rotate", made["bob"]["id"]).out
 
-    assert f"{made['alice']['id']} of alice is revoked" in tokens("revoke", made["alice"]["id"]).out
+    assert f"{made['alice']['id']} (alice) revoked" in tokens("revoke", made["alice"]["id"]).out
     assert len(json.loads(tokens("revoke", "--name", "bob", "--json").out)) == 2
     assert tokens.whose(new) is None
     assert "expired" in tokens("list").out
@@ -211,7 +211,7 @@ def test_what_is_not_there_is_refused_and_what_came_is_not_shown(tokens: Tokens)
     for arguments in (("revoke", text), ("rotate", text), ("revoke", "--name", text)):
         ended = tokens(*arguments)
         assert ended.status == 1
-        assert "there is no token of this" in ended.err
+        assert "no token with this" in ended.err
         assert text not in ended.err + ended.out
     assert tokens("revoke").status == 2
     assert tokens.file.read_bytes() == before
@@ -247,4 +247,4 @@ def test_a_spoilt_file_is_not_written_over(tokens: Tokens) -> None:
 def test_a_list_of_no_file_is_refused(tokens: Tokens) -> None:
     ended = tokens("list")
     assert ended.status == 1
-    assert "there is no such file" in ended.err
+    assert "no such file" in ended.err
