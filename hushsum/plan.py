@@ -194,15 +194,15 @@ class Plan:
             odds = exp(min(float(self.privacy.epsilon), 700.0))
             times = f"{odds:,.0f}" if odds < 1e9 else f"{odds:.0e}"
             yield (
-                f"privacy.epsilon: {numeral(self.privacy.epsilon, up=True)} is above {_EPSILON_USUAL} and promises "
-                f"little: what is published may make a fact about one unit {times} times as likely as before"
+                f"privacy.epsilon: {numeral(self.privacy.epsilon, up=True)} is above {_EPSILON_USUAL}, a weak "
+                f"guarantee: a release may make a fact about one unit {times} times as likely as before"
             )
         if isinstance(self.record, VectorRecords):
             for key, bandwidth, columns in _bandwidths(self.family.to_fields(), self.record.dim):
                 widest = max(self.record.upper[column] - self.record.lower[column] for column in columns)
                 if bandwidth > widest:
                     yield (
-                        f"{key}: {numeral(bandwidth, up=True)} is more than any of its columns is wide "
+                        f"{key}: {numeral(bandwidth, up=True)} exceeds the range of all its columns "
                         f"({numeral(widest, up=True)} at most): all records look alike"
                     )
         if self.family.name == "partition":
@@ -213,8 +213,8 @@ class Plan:
                 yield f"sketch.buckets: {text}"
         if (size := 8 * prod(self.counters_shape)) > _SKETCH_BYTES_USUAL:
             yield (
-                f"sketch: its counters take {size / 2**20:,.0f} MiB (more than {_SKETCH_BYTES_USUAL >> 20}) wherever a "
-                "window is added up, released or asked; fewer rows or buckets take less"
+                f"sketch: its counters take {size / 2**20:,.0f} MiB (more than {_SKETCH_BYTES_USUAL >> 20}) per window "
+                "in the aggregator and in each release; fewer rows or buckets take less"
             )
 
     def delta_warning(self, records: int) -> str:
@@ -224,7 +224,7 @@ class Plan:
             return ""
         return (
             f"privacy.delta: {numeral(delta, up=True)} is above 1/{records:,}: a mechanism that publishes one record "
-            "whole with that probability would keep the promise"
+            "in full with this probability would satisfy it"
         )
 
     def to_fields(self) -> dict[str, object]:

@@ -173,7 +173,9 @@ class SigningKey:
         except OSError as error:
             raise KeyFileError(f"{path}: {error.strerror}") from error
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise KeyFileError(f"{path}: mode {mode:03o}, others may use this private key: chmod 600 {path}")
+            raise KeyFileError(
+                f"{path}: mode {mode:03o}, the private key is accessible to other users: chmod 600 {path}"
+            )
         try:
             return cls.from_pem(data)
         except KeyFileError as error:

@@ -37,7 +37,8 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
 _MEMOISED: Final = (
     "a device sends the same report whenever a record recurs, so recurrence adds no privacy loss but is visible, "
     "and shuffling does not amplify. Over several windows ε holds for replacing a record in all of them by one that "
-    "its device has nowhere else; a change in a single window is visible. Devices accept this only with Policy(memoise=True)"
+    "its device has nowhere else; a change in a single window is visible. Devices accept this only with "
+    "Policy(memoise=True)"
 )
 
 

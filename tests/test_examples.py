@@ -136,7 +136,7 @@ def test_the_reports_of_the_example_are_near_the_records_that_nobody_saw(capsys:
         value, _, low, high, exact = numbers(line.partition("]")[2])
         assert low < value < high
         assert abs(value - exact) < 3 * (high - low) / 2
-    assert lines[8].startswith("Epsilon 4, delta 0, unit record, replace")
+    assert lines[8].startswith("ε = 4, δ = 0, unit record, replace")
 
 
 async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

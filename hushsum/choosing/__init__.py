@@ -99,4 +99,6 @@ def choose_bandwidth(  # noqa: PLR0913 -- what is asked of whom, and what pays: 
 
 def _refuse_no_ledger(ledger: object) -> None:
     if not isinstance(ledger, Ledger):
-        raise BudgetError(f"what looks at the data is charged to a ledger, got {type(ledger).__name__}: see hs.Ledger")
+        raise BudgetError(
+            f"ledger: got {type(ledger).__name__}, expected a Ledger: a choice from the data is charged to it"
+        )

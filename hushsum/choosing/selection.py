@@ -88,13 +88,13 @@ class Choice:
         """What was chosen and what that tells about one unit, in plain words."""
         whose, unit, relation = "one record", self.spend.unit, self.spend.relation
         if self.plan.privacy.records_per_client is not None:
-            whose = f"one client (its first {self.plan.privacy.records_per_client} records, and no other, were used)"
+            whose = f"one client (only its first {self.plan.privacy.records_per_client} records were used)"
         return (
-            f"{self.key} = {real_text(self.value)} was chosen from {self.candidates} public candidates by looking at "
-            f"the data, by report noisy max. Epsilon {numeral(self.epsilon, up=True)}, delta 0, unit {unit}, "
+            f"{self.key} = {real_text(self.value)} was chosen from {self.candidates} public candidates with "
+            f"access to the data, by report noisy max. ε = {numeral(self.epsilon, up=True)}, δ = 0, unit {unit}, "
             f"{relation}: {whose} changes the probability of any choice by a factor of at most "
             f"{factor_text(self.epsilon)}. {told(Cost(self.epsilon, Fraction(0)), unit=unit, relation=relation)} It "
-            "was charged to the ledger of its population before it was drawn; releases are charged apart."
+            "was charged to the ledger of its population before it was drawn; releases are charged separately."
         )
 
 
@@ -103,9 +103,9 @@ def rows_question(
 ) -> Question:
     """What :func:`hushsum.choosing.choose_rows` draws from, with the same arguments."""
     if plan.family.name != "hashed":
-        raise PlanError("sketch.family", plan.family.name, "'hashed', whose best number of rows depends on the data")
+        raise PlanError("sketch.family", plan.family.name, "'hashed'")
     if plan.privacy.delta:
-        expected = "0: with delta noise does not grow with the rows, and no data need be asked how many are best"
+        expected = "0: with δ > 0 noise does not grow with the rows, so the largest number of rows is best"
         raise PlanError("privacy.delta", real_text(plan.privacy.delta), expected)
     epsilon, plans = _epsilon(plan, share), _plans(plan, ROWS, candidates)
     # √2·b in units of a contribution, rounded down.
@@ -165,7 +165,7 @@ def _signal(plan: Plan) -> Fraction:
 def _epsilon(plan: Plan, share: object) -> Fraction:
     """The share of the total, exactly; what is left must pay for a release, or the choice would be for nothing."""
     if plan.privacy.mode != CENTRAL:
-        raise PlanError("privacy.mode", plan.privacy.mode, "'central': a choice looks at exact records in one place")
+        raise PlanError("privacy.mode", plan.privacy.mode, "'central': a choice needs exact records in one place")
     total, most = plan.privacy.total_epsilon, 1 - plan.privacy.epsilon / plan.privacy.total_epsilon
     part = _real("share", share)
     if part > most:

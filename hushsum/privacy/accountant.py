@@ -102,7 +102,7 @@ class Account:
     @property
     def whose(self) -> str:
         """The population, as sentences name it."""
-        return f"population {self.limits.population!r}" if self.limits.population else "the only population"
+        return f"population {self.limits.population!r}" if self.limits.population else "the population"
 
     @property
     def loss(self) -> Loss | None:
@@ -122,7 +122,7 @@ class Account:
             BudgetError: It reads "none", which no charge lets happen.
         """
         if self.cost is None:
-            raise BudgetError(f"the spends of {self.whose} have no total for its unit and relation at its total_delta")
+            raise BudgetError(f"the spends of {self.whose} have no finite total ε at its total_delta")
         return self.cost
 
     @property
@@ -191,14 +191,14 @@ class Account:
         for name, asked, fixed in (("epsilon", limits.epsilon, own.epsilon), ("delta", limits.delta, own.delta)):
             if asked > fixed:
                 raise BudgetError(
-                    f"total_{name} of {self.whose} is {numeral(fixed, up=False)}: a plan may lower it, never raise it; "
-                    f"got {numeral(asked, up=True)}"
+                    f"total_{name} of {self.whose} is {numeral(fixed, up=False)} and cannot be raised, got "
+                    f"{numeral(asked, up=True)}: use another population, or at most that"
                 )
         lowered = replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
         if lowered.cost is None and self.cost is not None:
             raise BudgetError(
-                f"total_delta of {self.whose} cannot be lowered to {numeral(limits.delta, up=True)}: what is spent has "
-                "no epsilon there"
+                f"total_delta of {self.whose} cannot be lowered to {numeral(limits.delta, up=True)}: earlier spends "
+                "have no finite ε at that δ"
             )
         return lowered
 
@@ -211,24 +211,28 @@ class Account:
         """
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
         if self._holds_window(spend):
-            raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was charged before")
+            raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was already charged")
         if spend.loss.delta:  # a delta that is traded for zCDP by what was shown would pass the limit
-            raise BudgetError(f"{self.whose} takes no spend with a delta of its own: zCDP has one for all releases")
+            raise BudgetError(f"{self.whose} accepts no spend with its own δ: with zCDP one δ covers all releases")
         refuse_mixed(self.whose, self.loss, spend.loss)
         after = self.recorded(spend)
         if not after.is_passed:
             return after
         if after.cost is None:
             raise BudgetError(
-                f"total_delta is required: {self.whose} allows a delta of {numeral(self.limits.delta, up=False)} in "
-                "all, and this release has no epsilon there"
+                f"total_delta is required: this release has no finite ε at the total δ of {self.whose}, "
+                f"{numeral(self.limits.delta, up=False)}"
             )
         mixed = after.loss is not None and after.loss.rho and after.loss.epsilon
-        raise BudgetError(
-            f"{self.whose} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
-            f"and of {_text(self.limits.cost, up=False)} there is left {_text(self.left, up=False)}"
-            + (" (pure releases beside some with delta are counted as zCDP, epsilon^2/2 each)" if mixed else "")
-        )
+        needed, left, limits = after.spent.minus(self.spent), self.left, self.limits.cost
+        told = []
+        if needed.epsilon > left.epsilon or needed.delta <= left.delta:
+            told.append(_needed("ε", needed.epsilon, left.epsilon, limits.epsilon))
+        if needed.delta > left.delta:
+            told.append(_needed("δ", needed.delta, left.delta, limits.delta))
+        population = f" for {self.whose}" if self.limits.population else ""
+        note = " (pure releases combined with approximate ones are counted as zCDP, ε²/2 each)" if mixed else ""
+        raise BudgetError(f"Budget exceeded{population}: this needs {' and '.join(told)}{note}")
 
     def recorded(self, *spends: Spend) -> "Account":
         """The account after spends that were charged elsewhere already, as a store replays them: nothing refuses them.
@@ -252,12 +256,12 @@ class Account:
     def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
         own = self.limits
         if population != own.population:
-            other = f"not of population {population!r}" if population else "and the plan names none"
-            raise BudgetError(f"this is the ledger of {self.whose}, {other}")
+            other = f"the plan names population {population!r}" if population else "the plan names none"
+            raise BudgetError(f"this ledger belongs to {self.whose}, {other}")
         if implied(NO_LOSS, unit=unit, relation=relation, for_unit=own.unit, for_relation=own.relation) is None:
             raise BudgetError(
-                f"{self.whose} is accounted for unit {own.unit!r} under {own.relation}; a spend for unit {unit!r} "
-                f"under {relation} implies nothing there, and the total would read none"
+                f"{self.whose} is accounted for unit {own.unit!r} under {own.relation}: a spend for unit {unit!r} "
+                f"under {relation} cannot be converted; use another population"
             )
 
     def _holds_window(self, spend: Spend) -> bool:
@@ -291,8 +295,8 @@ def _added(
     return total if worst[group] == old else total.plus(worst[group].minus(old))
 
 
-def _text(cost: Cost, *, up: bool) -> str:
-    return f"epsilon {numeral(cost.epsilon, up=up)}, delta {numeral(cost.delta, up=up)}"
+def _needed(symbol: str, needed: Fraction, left: Fraction, limit: Fraction) -> str:
+    return f"{symbol} = {numeral(needed, up=True)}, {numeral(left, up=False)} of {numeral(limit, up=False)} is left"
 
 
 def refuse_mixed(whose: str, spent: Loss | None, asked: Loss) -> None:
@@ -310,11 +314,11 @@ def refuse_mixed(whose: str, spent: Loss | None, asked: Loss) -> None:
         return
     if asked.failure and not spent.failure:
         raise BudgetError(
-            f"{whose} began without secure sums: how its delta is divided is fixed by its first release, and nothing "
-            "of it is kept for their failures; give them a population of their own"
+            f"{whose} started without secure sums: the first release fixes how the total δ is divided, and none is "
+            "reserved for protocol failures; use another population for secure sums"
         )
     if asked.rho and spent.failure and not spent.rho:
         raise BudgetError(
-            f"{whose} began with pure secure sums: all of its delta is kept for their failures; a release with a delta "
-            "above that needs another population"
+            f"{whose} started with pure secure sums: the total δ is reserved for protocol failures; use another "
+            "population for a release with a larger δ"
         )

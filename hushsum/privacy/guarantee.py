@@ -108,7 +108,7 @@ class Guarantee:
         if self.relation != (relation := REPLACE if local.reports else ZERO_OUT):
             raise PlanError("guarantee.relation", self.relation, f"{relation!r} with form {local.form!r}")
         if mechanism.randomises and (mechanism.name != local.randomiser or self.delta):
-            raise PlanError("guarantee.local", local, "the mechanism's randomiser, and delta 0")
+            raise PlanError("guarantee.local", local, "the mechanism's randomiser, and δ = 0")
 
     def statement(self, *, accounted: bool, windowed: bool = True) -> str:
         """The guarantee in plain words.
@@ -134,11 +134,11 @@ class Guarantee:
             whose = f"{whose} by {others}"
             if self.local is not None and self.local.memoise:
                 whose = f"{whose}{REPEATED[self.unit]}"
-        shown = "this release can show" if self.local is None else "leaves its device, and of anything made of it,"
+        shown = "this release can show" if self.local is None else "leaves its device, and of anything derived from it,"
         epsilon, delta = numeral(self.epsilon, up=True), numeral(self.delta, up=True)
-        but = f", but for a probability of {delta}" if self.delta else ""
+        but = f", except with probability {delta}" if self.delta else ""
         return (
-            f"Epsilon {epsilon}, delta {delta}, unit {self.unit}, {self.relation}: "
+            f"ε = {epsilon}, δ = {delta}, unit {self.unit}, {self.relation}: "
             f"{_NEIGHBOURS[self.relation]} {whose} changes the probability of anything that {shown} by a "
             f"factor of at most {factor_text(self.epsilon)}{but}."
         )
@@ -168,8 +168,8 @@ class Guarantee:
         if scale is None:
             return ""
         return (
-            "Whether a window is released is decided by its number of clients with noise of its own (discrete-laplace "
-            f"of scale {real_text(scale)}); epsilon {numeral(round_up(1 / scale), up=True)} of the whole pays for that."
+            "Whether a window is released depends on a noisy number of clients (discrete-laplace of scale "
+            f"{real_text(scale)}), which uses ε = {numeral(round_up(1 / scale), up=True)} of the total."
         )
 
     def to_fields(self) -> dict[str, object]:
@@ -226,4 +226,6 @@ def factor_text(epsilon: Fraction) -> str:
 def _accounting(*, accounted: bool) -> str:
     if accounted:
         return "It was charged to the ledger of its population."
-    return "It is unaccounted: no ledger was charged, so nothing limits what other releases of the same data add to it."
+    return (
+        "It is unaccounted: no ledger was charged, so the total over several releases of the same data is not limited."
+    )

@@ -198,19 +198,21 @@ class Ledger:
         """What the releases tell about one unit, what is spent and what is left, in plain words."""
         account = self._current()
         if account is None:
-            return "Nothing was ever charged to this ledger, and no limits are fixed."
-        return f"{account_told(account)} Releases that were not charged here are not counted."
+            return "Nothing has been charged to this ledger, and no limits are set."
+        return f"{account_told(account)} Releases that were not charged here are not included."
 
     def _open(self) -> None:
         # In this order, for another process that makes the file now writes both in one transaction.
         if self._holds_something() and self._pragma("application_id") != _APPLICATION_ID:
-            raise LedgerError(f"{self._path} is an SQLite file, but no ledger")  # found before anything of it changes
+            raise LedgerError(
+                f"{self._path} is an SQLite file, but not a ledger"
+            )  # found before anything of it changes
         self._switch_to_wal()
         self._db.execute("PRAGMA synchronous = FULL")
         for pragma, expected in (("journal_mode", "wal"), ("synchronous", _SYNCHRONOUS_FULL)):
             found = self._pragma(pragma)
             if found != expected:
-                raise LedgerError(f"{self._path}: {pragma} is {found!r}, and a ledger needs {expected!r}")
+                raise LedgerError(f"{self._path}: {pragma} is {found!r}, expected {expected!r}")
         with self._transaction():
             if self._pragma("user_version") == 0 and not self._holds_something():
                 for statement in _SCHEMA:
@@ -223,11 +225,11 @@ class Ledger:
 
     def _check_version(self) -> None:
         if self._pragma("application_id") != _APPLICATION_ID:
-            raise LedgerError(f"{self._path} is an SQLite file, but no ledger")
+            raise LedgerError(f"{self._path} is an SQLite file, but not a ledger")
         version = self._pragma("user_version")
         if version not in _VERSIONS_READ:
             raise LedgerError(
-                f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
+                f"{self._path} has ledger format {version}; this version of Hushsum supports {FORMAT_VERSION}"
             )
 
     def _holds_something(self) -> bool:

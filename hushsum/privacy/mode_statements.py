@@ -16,25 +16,24 @@ from hushsum.privacy.relations import CLIENT, RECORD, Cost
 
 #: How it is said that a client submits, whatever it has.
 SUBMITTING: Final = (
-    "That a client takes part is not hidden: each submits in every window, with records or without; how many did is "
-    "told with the release, and may decide whether a window is released."
+    "Participation is not hidden: each client submits in every window, with or without records. The number of clients "
+    "is published with the release, and may decide whether a window is released."
 )
 #: How it is said that reports are seen.
 REPORTING: Final = (
-    "That a report was sent, and how many were, is not hidden: records are protected by their content alone. How many "
-    "came is told exactly, and may decide whether a window is released."
+    "The existence and number of reports are not hidden: only the content of records is protected. The exact number of "
+    "reports is published, and may decide whether a window is released."
 )
-_NOBODY: Final = "Nobody is trusted with a record, the service included:"
+_NOBODY: Final = "No other party is trusted, the service included:"
 #: For which neighbours memoised reports keep the promise: of equal records the reports are equal, which shows.
 REPEATED: Final = {
-    RECORD: " that its device has nowhere else, each time that it comes,",
-    CLIENT: " that are equal to each other where the first are",
+    RECORD: " that its device has nowhere else, at every occurrence,",
+    CLIENT: " that are equal to each other where the originals are",
 }
 _MEMOISED: Final = (
-    "A record that comes again sends the same report again: however often it comes, no more is told of its content. "
-    "That records of two windows are equal is not hidden: whoever compares their reports can see that a record came "
-    "again, or that it changed: no factor bounds that. A record that differs at all sends a report of its own, and "
-    "each window is charged in full."
+    "A recurring record sends the same report again, so recurrence reveals no more of its content. Equality of "
+    "records across windows is not hidden: comparing reports shows that a record recurred or changed, without a "
+    "bound. A record that differs in any way sends its own report, and each window is charged in full."
 )
 
 
@@ -49,18 +48,18 @@ def local_text(local: LocalMode, mechanism: Mechanism, noise: str, records: int 
     """
     if not local.reports:
         return (
-            f"{_NOBODY} each client adds the whole noise to all its counters on its own device, once a window, before "
-            f"anything leaves it ({noise}). Others add theirs: the more clients, the more noise is in the sum."
+            f"{_NOBODY} each client adds the full noise to all its counters on its own device, once per window, before "
+            f"sending ({noise}). The noise of the sum grows with the number of clients."
         )
     first = (
-        f"{_NOBODY} each record is randomised on its own device, and leaves it as one report ({mechanism.name}: no "
-        f"report is more than {real_text(mechanism.scale)} times as likely for one record as for another)."
+        f"{_NOBODY} each record is randomised on its own device and sent as one report ({mechanism.name}, with a "
+        f"likelihood ratio of at most {real_text(mechanism.scale)} between any two records)."
     )
-    second = "Reports carry no client; whoever has several records in a window is protected for each by itself."
+    second = "Reports carry no client id; several records of one client in a window are each protected separately."
     if records is not None:
         second = (
-            f"Reports carry no client: that a client sends at most {records} in a window is ensured by its own device "
-            "alone, and together they have all of epsilon."
+            f"Reports carry no client id: the limit of {records} per client and window is enforced by the device only; "
+            "together they use the whole ε."
         )
     return " ".join(part for part in (first, second, _MEMOISED if local.memoise else "") if part)
 
@@ -75,13 +74,13 @@ def contributors_text(submissions: int | None, counts: npt.NDArray[np.int64], me
     """
     if submissions is None:
         reports = int(counts.sum())
-        return f"It is of {reports:,} report{'' if reports == 1 else 's'}, which is exact."
+        return f"It has {reports:,} report{'' if reports == 1 else 's'} (exact)."
     clients = f"{submissions:,} client{'' if submissions == 1 else 's'}"
     each = mechanism.noise().variance
     variance, deviation = f"{each * submissions:.6g}", f"{math.sqrt(each * submissions):.4g}"
     return (
-        f"It is the sum of {clients}, each with noise of variance {each:.6g} on every counter: of variance {variance} "
-        f"together, a standard deviation of {deviation} = {math.sqrt(each):.4g} x sqrt({submissions})."
+        f"It is the sum of {clients}, each with noise of variance {each:.6g} on every counter: a total variance of "
+        f"{variance}, a standard deviation of {deviation} = {math.sqrt(each):.4g} x sqrt({submissions})."
     )
 
 
@@ -95,25 +94,24 @@ def shuffled_text(cost: Cost | None, shuffle_min: int, records: int | None) -> s
     """
     came = f"All reports came through a shuffler, in batches of at least {shuffle_min:,}"
     if cost is None:
-        return f"{came}: too few for a smaller epsilon to be proven at this delta, so that nothing is claimed of it."
+        return f"{came}: too few to prove a smaller ε at this δ."
     whose = "one record" if records is None else f"all {records} reports of one client, which compose,"
     epsilon, delta = numeral(cost.epsilon, up=True), numeral(cost.delta, up=True)
     by = f"e^{epsilon}"
     if cost.epsilon <= REPORT_EPSILON_MAX:
         by = f"{by} = {float(exp_upper(cost.epsilon)):.3g}"
     return (
-        f"{came}. Against those who see nothing before the shuffler, replacing {whose} changes probabilities by a "
-        f"factor of at most {by}, but for a probability of {delta} (epsilon {epsilon}, delta {delta}; Feldman, "
-        f"McMillan and Talwar 2021). That holds as long as at least {shuffle_min:,} reports of a batch are honest and "
-        "independent of each other, and for one batch: what is sent in several windows adds up. Against everybody "
-        "else, the shuffler's operator included, the first epsilon alone holds."
+        f"{came}. Against observers after the shuffler, replacing {whose} changes probabilities by a factor of at most "
+        f"{by}, except with probability {delta} (ε = {epsilon}, δ = {delta}; Feldman, McMillan and Talwar 2021). This "
+        f"holds for one batch, if at least {shuffle_min:,} of its reports are honest and independent of each other; "
+        "several windows compose. Against all others, including the shuffler's operator, only the first ε holds."
     )
 
 
 #: How it is said that a client takes part, whatever it has.
 TAKING_PART = (
-    "That a client takes part is not hidden: each does so in every window, with records or without, and how many did "
-    "is told with the release."
+    "Participation is not hidden: each client takes part in every window, with or without records, and the number of "
+    "clients is published with the release."
 )
 
 
@@ -130,11 +128,11 @@ def cohort_text(cohort: Cohort, noise: str, *, pure: bool) -> str:
 
 def _noise(cohort: Cohort, noise: str) -> str:
     return (
-        "Each client adds its share of the noise before it masks its counters, and the server sees sums of whole "
-        f"cohorts alone. What is promised counts the shares of exactly {cohort.honest_survivors} honest clients "
-        f"({noise}): of up to {cohort.size} clients at least {cohort.survivors_min} must survive a round, of whom "
-        f"{cohort.corrupt_clients} may be corrupt, and clients themselves open no sum of fewer. More survivors add "
-        "noise."
+        "Each client adds its share of the noise before it masks its counters, and the server sees only sums of whole "
+        f"cohorts. The guarantee relies on the shares of exactly {cohort.honest_survivors} honest clients ({noise}): "
+        f"of up to {cohort.size} clients at least {cohort.survivors_min} must survive a round, of whom "
+        f"{cohort.corrupt_clients} may be corrupt, and clients refuse to unmask a sum of fewer. More survivors add "
+        "more noise."
     )
 
 
@@ -144,23 +142,23 @@ def _failure(cohort: Cohort, *, pure: bool) -> str:
         each = f"{each}, and 2^-40: a draw of 2^-43 for each"
         what = f"{what} or too many corrupt clients are drawn"
     text = (
-        "This is computational: it holds as long as nobody breaks the ciphers, and but for a probability of "
-        f"{numeral(cohort.failure, up=True)} ({each}) in a window, in which {what}, and which is charged to delta"
+        "The guarantee is computational: it holds unless the ciphers are broken, except with probability "
+        f"{numeral(cohort.failure, up=True)} ({each}) per window, in which {what}; this probability is charged to δ"
     )
     if pure:
-        return f"{text}: the noise itself is pure, and that probability is all of delta."
-    return f"{text}, beside what the noise takes of it."
+        return f"{text}. The noise itself is pure, so that probability is the whole δ."
+    return f"{text}, in addition to the δ of the noise."
 
 
 def _server(cohort: Cohort) -> str:
     curious = cohort.adversary == HONEST_BUT_CURIOUS
-    trusted = "The server is trusted to keep to the protocol (honest but curious): one that lies could learn more."
-    first = trusted if curious else "The server may lie at every step."
+    trusted = "The server is trusted to follow the protocol (honest but curious): a malicious server could learn more."
+    first = trusted if curious else "The server may be malicious at every step."
     if cohort.directory:
-        return f"{first} Clients know each other's keys by a directory (SHA-256 {cohort.directory[:12]}…)."
-    also = "it is trusted to pass on keys truthfully, for there is no directory of clients"
-    first = f"{trusted[:-1]}; above all {also}." if curious else f"{first[:-1]}, but for one: {also}."
-    return f"{first} With keys of its own in place of others' it could open the counters of one client."
+        return f"{first} Clients authenticate each other's keys with a key registry (SHA-256 {cohort.directory[:12]}…)."
+    also = "it is trusted to relay keys correctly, because there is no key registry of clients"
+    first = f"{trusted[:-1]}; in particular {also}." if curious else f"{first[:-1]}, with one exception: {also}."
+    return f"{first} With substituted keys it could unmask the counters of one client."
 
 
 def _clients(cohort: Cohort) -> str:
@@ -170,10 +168,10 @@ def _clients(cohort: Cohort) -> str:
         text = _drawn(cohort, corrupt)
     else:
         text = (
-            "The plan states no pool that a cohort would be drawn from: that "
-            f"{corrupt} corrupt is assumed of every cohort, however the server forms it."
+            "The plan states no pool from which cohorts are drawn: it is assumed of every cohort, however the server "
+            f"forms it, that {corrupt} corrupt."
         )
-    return f"{text} Corrupt clients can make a round fail, or falsify its sum; of others they learn nothing by that."
+    return f"{text} Corrupt clients can make a round fail or falsify its sum, but learn nothing about other clients."
 
 
 def _drawn(cohort: Cohort, corrupt: str) -> str:
@@ -181,8 +179,8 @@ def _drawn(cohort: Cohort, corrupt: str) -> str:
     are = "no client is" if not fleet else "at most 1 client is" if fleet == 1 else f"at most {fleet:,} clients are"
     text = (
         f"It is assumed that {are} corrupt in the whole fleet. Each cohort is drawn at random from at least "
-        f"{cohort.pool:,} clients that wait: but for the probability above, {corrupt} corrupt."
+        f"{cohort.pool:,} waiting clients: except with the probability above, {corrupt} corrupt."
     )
     if cohort.adversary == HONEST_BUT_CURIOUS:
         return text  # the server draws as it is said to
-    return f"{text} Against a server that lies about the draw this is an assumption about the clients that it chose."
+    return f"{text} Against a server that does not draw at random, this is an assumption about the clients it chose."

@@ -22,18 +22,18 @@ _EPSILON_MAX: Final = 64  # e^-64 is 10^-28: nobody needs e^ε beyond
 _DECIMALS_MAX: Final = 3
 
 _FACTS: Final = {
-    (CLIENT, ADD_REMOVE): "one client's records are in here",
+    (CLIENT, ADD_REMOVE): "one client's records are included",
     (CLIENT, ZERO_OUT): "one client had any records to send",
-    (CLIENT, REPLACE): "one client's records are these rather than certain others",
-    (RECORD, ADD_REMOVE): "one record is in here",
-    (RECORD, ZERO_OUT): "one record was there to be sent",
-    (RECORD, REPLACE): "one record is this one rather than a certain other",
+    (CLIENT, REPLACE): "one client has these records rather than given others",
+    (RECORD, ADD_REMOVE): "one record is included",
+    (RECORD, ZERO_OUT): "one record existed to be sent",
+    (RECORD, REPLACE): "one record has this value rather than a given other",
 }
 
 #: Of reports of several windows: a spend does not say whether its plan memoises, so that it is said of all.
 _REPEATED: Final = {
-    CLIENT: "where records are replaced by others that are equal to each other where the first are",
-    RECORD: "where a record is replaced, each time that it comes, by one that its device has nowhere else",
+    CLIENT: "for records replaced by others that are equal to each other where the originals are",
+    RECORD: "for a record replaced at every occurrence by one that its device has nowhere else",
 }
 
 
@@ -56,8 +56,8 @@ def told(cost: Cost, *, unit: str, relation: str) -> str:
     fact = _FACTS[unit, relation]
     chance = _percent(chance_after(cost))
     if cost.delta == 0:
-        return f"Whoever believed before with 50 % that {fact} can believe it after with at most {chance}."
-    return f"Whoever guesses, from even odds, whether {fact} is right with a chance of at most {chance}."
+        return f"An observer who believes with 50 % that {fact} can afterwards believe it with at most {chance}."
+    return f"A guess, from even odds, whether {fact} is correct with a probability of at most {chance}."
 
 
 def spend_told(spend: Spend, *, delta: Fraction, own_delta: Fraction | None = None) -> str:
@@ -69,14 +69,14 @@ def spend_told(spend: Spend, *, delta: Fraction, own_delta: Fraction | None = No
         own_delta: The δ of one release, where that is told beside: the sentence then says why it names another one.
     """
     if not spend.events:
-        return "A public number decided that nothing is shown: that tells nothing about anybody, and costs nothing."
+        return "Withheld because of a public number: this reveals nothing about any unit and costs nothing."
     cost = spend.loss.cost(delta)
     if cost is None:
-        return f"At a delta of {numeral(delta, up=True)} no epsilon holds for it."
+        return f"At δ = {numeral(delta, up=True)} no finite ε holds."
     words = told(cost, unit=spend.unit, relation=spend.relation)
     if own_delta is not None and own_delta != cost.delta == delta:
         epsilon, total = numeral(cost.epsilon, up=True), numeral(delta, up=True)
-        return f"{words} That is epsilon {epsilon}, counted at the population's total delta of {total}."
+        return f"{words} That is ε = {epsilon}, at the population's total δ of {total}."
     return f"{words} That is {cost_text(cost)}."
 
 
@@ -90,21 +90,20 @@ def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
     limits, whose = account.limits, account.whose
     more = pays_for(account, next_spend or account.newest_release)
     left = " ".join(filter(None, (f"Left: {left_text(account)}.", more)))
+    of = f"{whose[:1].upper()}{whose[1:]}: "
     if account.newest is None:
-        return f"Of {whose}, nothing is spent yet. {left}"
+        return f"{of}nothing spent yet. {left}"
     if account.cost is None:
-        return f"Of {whose}, what was spent has no total at a delta of {numeral(limits.delta, up=True)}."
+        return f"{of}the spends have no finite total ε at δ = {numeral(limits.delta, up=True)}."
     number = len(account.spends)
-    spends = "1 spend" if number == 1 else f"{number} spends together"
+    spends = "1 spend" if number == 1 else f"{number} spends"
     unit = f"for unit {limits.unit} under {limits.relation}"
-    words = [f"Of {whose}, {spends} took {cost_text(account.cost)}, {unit}."]
+    words = [f"{of}spent {cost_text(account.cost)} in {spends}, {unit}."]
     if number > 1:
-        words += ["By the newest alone:", spend_told(account.newest, delta=limits.delta), "By all together:"]
+        words += ["The newest alone:", spend_told(account.newest, delta=limits.delta), "All together:"]
     words.append(told(account.cost, unit=limits.unit, relation=limits.relation))
     if account.is_passed:
-        words.append(
-            "That is more than the limits: they were lowered since, or an earlier version counted it for less."
-        )
+        words.append("This exceeds the limits: they were lowered, or an earlier version counted less.")
     return " ".join((*words, *_repeated(account), left))
 
 
@@ -117,8 +116,8 @@ def _repeated(account: Account) -> Iterator[str]:
     if next(islice(randomised, 1, None), None) is None:
         return
     yield (
-        "Where a plan memoises its reports (`hushsum plan show` tells), that holds of all its windows together "
-        f"{_REPEATED[limits.unit]}; that a record came again, or changed, can be seen."
+        "If a plan memoises its reports (see `hushsum plan show`), this holds for all its windows together "
+        f"{_REPEATED[limits.unit]}; recurrences and changes of a record are visible."
     )
 
 
@@ -127,13 +126,13 @@ def left_text(account: Account) -> str:
     if account.cost is None:
         return "nothing"
     limits, left = account.limits, account.left
-    text = f"epsilon {numeral(left.epsilon, up=False)} of {numeral(limits.epsilon, up=False)}"
+    text = f"ε = {numeral(left.epsilon, up=False)} of {numeral(limits.epsilon, up=False)}"
     if not limits.delta:
         return text
     total = numeral(limits.delta, up=False)
     if account.cost.delta < limits.delta:
-        return f"{text}, delta {numeral(left.delta, up=False)} of {total}"
-    return f"{text}, at a delta of {total} for all releases together"
+        return f"{text}, δ = {numeral(left.delta, up=False)} of {total}"
+    return f"{text}, at δ = {total} for all releases together"
 
 
 def pays_for(account: Account, spend: Spend | None) -> str:
@@ -143,13 +142,13 @@ def pays_for(account: Account, spend: Spend | None) -> str:
     noun = "window" if spend.kind == TUMBLING else "release"
     more = account.affordable(spend)
     if more is None:
-        return "It pays for any number of such windows: a record is in one of them."
-    return f"It pays for {'no' if more == 0 else more} more such {noun}{'' if more == 1 else 's'}."
+        return "This suffices for any number of such windows, because each record is in one window."
+    return f"This suffices for {'no' if more == 0 else more} more such {noun}{'' if more == 1 else 's'}."
 
 
 def cost_text(cost: Cost) -> str:
-    """Such as ``epsilon 0.5, delta 0``; rounded up where it is not short."""
-    return f"epsilon {numeral(cost.epsilon, up=True)}, delta {numeral(cost.delta, up=True)}"
+    """Such as ``ε = 0.5, δ = 0``; rounded up where it is not short."""
+    return f"ε = {numeral(cost.epsilon, up=True)}, δ = {numeral(cost.delta, up=True)}"
 
 
 def _percent(chance: Fraction) -> str:

@@ -333,7 +333,7 @@ def test_a_choice_that_the_ledger_cannot_pay_draws_nothing(records: npt.NDArray[
     question = rows_question(records, QUERIES, [1, 20], plan, share="0.4")
     for _ in range(2):
         draw(question, ledger, OsEntropy())
-    with pytest.raises(hs.BudgetError, match="cannot pay"):
+    with pytest.raises(hs.BudgetError, match="Budget exceeded"):
         draw(question, ledger, Unread())
     assert len(ledger.events()) == 2
     assert ledger.spent.epsilon == Fraction(8, 5)
@@ -395,9 +395,9 @@ def test_the_statement_says_what_the_choice_costs(rng: np.random.Generator, ledg
     for part in (
         f"rows = {choice.value}",
         "2 public candidates",
-        "Epsilon 1, delta 0, unit client, add/remove: one client (its first 3 records",
-        "by a factor of at most e^1 = 2.72. Whoever believed before with 50 % that one client's records are in here",
-        "can believe it after with at most 73.2 %.",
+        "ε = 1, δ = 0, unit client, add/remove: one client (only its first 3 records",
+        "by a factor of at most e^1 = 2.72. An observer who believes with 50 % that one client's records are included",
+        "can afterwards believe it with at most 73.2 %.",
     ):
         assert part in statement
 

@@ -206,11 +206,11 @@ def test_what_is_amplified_is_told_only_of_reports_that_came_through_the_shuffle
     assert past.amplified is None
     assert "shuffler" not in past.statement()
     words = through.statement()
-    for said in ("batches of at least 1,000,000", "nothing before the shuffler", f"epsilon {float(epsilon):g}, delta",
-                 "honest and independent", "several windows adds up", "operator included"):  # fmt: skip
+    for said in ("batches of at least 1,000,000", "observers after the shuffler", f"ε = {float(epsilon):g}, δ =",
+                 "honest and independent", "several windows compose", "including the shuffler's operator"):  # fmt: skip
         assert said in words
     assert through.guarantee.delta == 0
-    assert "That is epsilon 1, delta 0." in words  # what is charged
+    assert "That is ε = 1, δ = 0." in words  # what is charged
 
 
 def test_more_reports_than_the_plan_demands_are_not_counted_on() -> None:
@@ -231,7 +231,7 @@ def test_too_few_reports_are_not_amplified_and_the_statement_says_so() -> None:
     plan = report_plan(privacy={"delta": "0.000001", "local": {"shuffle_min": 50}})
     release = reports(plan, 100, shuffled=True)
     assert release.amplified is None
-    assert "too few for a smaller epsilon" in release.statement()
+    assert "too few to prove a smaller ε" in release.statement()
     assert reports(report_plan(privacy=MANY), 0, shuffled=True).amplified is None
 
 
@@ -250,8 +250,8 @@ def test_a_silo_statement_says_who_is_trusted_and_what_the_noise_is() -> None:
     words = silos(submissions=16).statement()
     noise = SILO.privacy.mechanism.noise()
     for said in (
-        "unit record, zero-out", "anything that leaves its device", "Nobody is trusted with a record, the service",
-        "That a client takes part is not hidden", "told with the release, and may decide",
+        "unit record, zero-out", "anything that leaves its device", "No other party is trusted, the service",
+        "Participation is not hidden", "published with the release, and may decide",
         "It is the sum of 16 clients", f"noise of variance {noise.variance:.6g} on every counter",
         f"a standard deviation of {4 * noise.variance ** 0.5:.4g} = {noise.variance ** 0.5:.4g} x sqrt(16)",
         "It was charged to the ledger",
@@ -264,35 +264,35 @@ def test_a_silo_statement_says_who_is_trusted_and_what_the_noise_is() -> None:
 def test_a_statement_of_reports_says_what_is_promised_and_what_is_seen() -> None:
     words = reports().statement()
     for said in (
-        "unit record, replace: replacing one record by another", "leaves its device, and of anything made of it",
-        "Nobody is trusted with a record, the service", "k-rr: no report is more than 54.5981 times as likely",
-        "That a report was sent, and how many were, is not hidden", "It is of 2,000 reports, which is exact.",
-        "one record is this one rather than a certain other",
+        "unit record, replace: replacing one record by another", "leaves its device, and of anything derived from it",
+        "No other party is trusted, the service", "k-rr, with a likelihood ratio of at most 54.5981",
+        "The existence and number of reports are not hidden", "It has 2,000 reports (exact).",
+        "one record has this value rather than a given other",
     ):  # fmt: skip
         assert said in words, said
     assert "same report again" not in words
     assert "shuffler" not in words
-    assert "It is of 1 report, which is exact." in reports(n=1).statement()
+    assert "It has 1 report (exact)." in reports(n=1).statement()
 
 
 def test_a_statement_about_clients_says_who_bounds_them() -> None:
     words = reports(report_plan(privacy=CLIENT)).statement()
     assert "replacing all records of one client (at most 3 in a window) by others" in words
-    assert "at most 3 in a window is ensured by its own device alone, and together they have all of epsilon" in words
+    assert "3 per client and window is enforced by the device only; together they use the whole ε" in words
 
 
 def test_a_statement_of_memoised_reports_says_what_that_does_not_hide() -> None:
     memoised = {"local": {"memoise": True}}
     words = reports(report_plan(privacy=memoised)).statement()
     for said in (
-        "replacing one record by another that its device has nowhere else, each time that it comes, changes",
+        "replacing one record by another that its device has nowhere else, at every occurrence, changes",
         "sends the same report again",
-        "That records of two windows are equal is not hidden",
+        "Equality of records across windows is not hidden",
         "window is charged in full",
     ):  # fmt: skip
         assert said in words
     of_clients = reports(report_plan(privacy={**memoised, **CLIENT})).statement()
-    assert "in a window) by others that are equal to each other where the first are changes" in of_clients
+    assert "in a window) by others that are equal to each other where the originals are changes" in of_clients
 
 
 # Outcomes

@@ -199,12 +199,12 @@ def test_a_release_without_a_ledger_says_so(tmp_path: Path) -> None:
     release = hs.release(sketch)
     assert "unaccounted" in repr(release)
     assert release.statement() == (
-        "Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes the probability of "
-        "anything that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the "
-        "exact counters and adds the noise once (discrete-laplace of scale 22 on every counter, the number of records "
-        "included). It is unaccounted: no ledger was charged, so nothing limits what other releases of the same data "
-        "add to it. Whoever believed before with 50 % that one record is in here can believe it after with at most "
-        "73.2 %. That is epsilon 1, delta 0."
+        "ε = 1, δ = 0, unit record, add/remove: adding or removing one record changes the probability of anything "
+        "that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the exact "
+        "counters and adds the noise once (discrete-laplace of scale 22 on every counter, the number of records "
+        "included). It is unaccounted: no ledger was charged, so the total over several releases of the same data is "
+        "not limited. An observer who believes with 50 % that one record is included can afterwards believe it with "
+        "at most 73.2 %. That is ε = 1, δ = 0."
     )
     release.save(tmp_path / "a.hush")
     assert not hs.load(tmp_path / "a.hush").accounted
@@ -214,12 +214,12 @@ def test_a_release_that_is_counted_at_another_delta_than_its_own_says_so() -> No
     promised = {"epsilon": 0.5, "delta": "0.000001"}
     same = hs.release(hs.Sketch(small_plan(privacy={**promised, "total_delta": "0.000001"}))).statement()
     other = hs.release(hs.Sketch(small_plan(privacy={**promised, "total_delta": "0.00001"}))).statement()
-    assert "Epsilon 0.5, delta 1e-6, unit record" in same
-    assert "whether one record is in here is right with a chance of at most 62.3 %. That is epsilon 0.5" in same
-    assert same.endswith(", delta 1e-6.")
-    assert "counted at" not in same
-    assert "whether one record is in here is right with a chance of at most 60.8 %. That is epsilon 0.4373" in other
-    assert other.endswith(", counted at the population's total delta of 1e-5.")
+    assert "ε = 0.5, δ = 1e-6, unit record" in same
+    assert "whether one record is included is correct with a probability of at most 62.3 %. That is ε = 0.5" in same
+    assert same.endswith(", δ = 1e-6.")
+    assert "total δ" not in same
+    assert "whether one record is included is correct with a probability of at most 60.8 %. That is ε = 0.4373" in other
+    assert other.endswith(", at the population's total δ of 1e-5.")
 
 
 def test_a_ledger_is_charged_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_a_plan_goes_on_under_limits_that_another_has_lowered(tmp_path: Path) ->
     with hs.Ledger(tmp_path / "ledger.db") as ledger:
         hs.release(first, ledger=ledger)
         hs.release(second, ledger=ledger)
-        with pytest.raises(hs.BudgetError, match="there is left"):
+        with pytest.raises(hs.BudgetError, match="is left"):
             hs.release(first, ledger=ledger)
 
 

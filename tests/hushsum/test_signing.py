@@ -142,7 +142,9 @@ def test_a_key_that_others_may_use_is_refused_with_what_to_do(tmp_path: Path, mo
     path = tmp_path / "key.pem"
     KEY.save(path)
     path.chmod(mode)
-    with pytest.raises(KeyFileError, match=rf"mode {mode:o}, others may use this private key: chmod 600 .*key\.pem"):
+    with pytest.raises(
+        KeyFileError, match=rf"mode {mode:o}, the private key is accessible to other users: chmod 600 .*key\.pem"
+    ):
         SigningKey.load(path)
 
 

@@ -456,7 +456,7 @@ def test_labels_may_be_read_once() -> None:
     ("name", "content", "text"),
     [
         ("a.txt", b"", "expected a file that ends in .parquet, .csv, .npy, got '.txt'"),
-        ("a.npy", b"no array", "not a NumPy array file"),
+        ("a.npy", b"no array", "not a NumPy .npy file"),
         ("a.parquet", b"no table", "not a Parquet file"),
         ("a.csv", b"x,y\n1,2,3\n", "none of 1 can be used: .* line 2 of a.csv: 3 cells, expected 2"),
         ("a.csv", b"\xff\xfe\x00", "not a CSV file in UTF-8"),

@@ -92,7 +92,7 @@ def test_what_cannot_be_signed_leaves_no_file(
 
 def test_a_key_that_others_can_read_signs_nothing(hushsum: Hushsum, plan_json: Path, planner: Path) -> None:
     planner.chmod(0o644)
-    assert "others may use this private key" in signing(hushsum, plan_json, planner).err
+    assert "the private key is accessible to other users" in signing(hushsum, plan_json, planner).err
     assert not Path(f"{plan_json}.sig").exists()
 
 

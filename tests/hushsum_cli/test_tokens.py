@@ -70,7 +70,7 @@ def test_the_file_of_a_token_is_kept_where_the_table_has_it_and_else_not(
         patch.setattr(table_file, "sync_folder", fails)
         first = tokens("add", "--name", "alice", "--scope", "read", "--out", str(tmp_path / "a"))
     assert first.status != 0
-    assert ("is changed, but may be as it was after a loss of power" in first.err) == (what == "the disk")
+    assert ("changed, but the change may be lost in a power failure" in first.err) == (what == "the disk")
     assert tokens.whose((tmp_path / "a").read_text()) == "alice"
 
     def broken(*_: object) -> None:

@@ -307,14 +307,14 @@ def test_a_charge_up_to_the_limit_is_allowed_and_one_beyond_is_not() -> None:
 
 def test_a_refusal_says_what_is_asked_and_what_is_left() -> None:
     account = Account(LIMITS).charge(spend(Fraction(59, 2)))
-    expected = "asks epsilon 1, delta 0, and of epsilon 30, delta 0.01 there is left epsilon 0.5, delta 0.01"
+    expected = "this needs ε = 1, 0.5 of 30 is left"
     with pytest.raises(BudgetError, match=expected):
         account.charge(spend(1))
 
 
 def test_a_spend_with_a_delta_of_its_own_is_refused_however_much_is_left() -> None:
     # Chosen by what a zCDP release showed, it would trade one delta for the other: 1.2 times the limit in all.
-    with pytest.raises(BudgetError, match="delta of its own"):
+    with pytest.raises(BudgetError, match="its own δ"):
         Account(LIMITS).charge(claimed(1, DELTA))
 
 
@@ -338,7 +338,7 @@ def test_no_window_is_charged_twice(again: int) -> None:
     account = Account(LIMITS)
     for window in (3, 0, 5):
         account = account.charge(spend(1, window=window))
-    with pytest.raises(BudgetError, match=f"window {again} of plan .* was charged before"):
+    with pytest.raises(BudgetError, match=f"window {again} of plan .* was already charged"):
         account.charge(spend(1, window=again))
 
 
@@ -348,7 +348,7 @@ def test_a_skipped_window_may_still_be_charged_later() -> None:
 
 
 def test_a_spend_of_another_population_is_refused() -> None:
-    with pytest.raises(BudgetError, match="not of population 'staff'"):
+    with pytest.raises(BudgetError, match="the plan names population 'staff'"):
         Account(LIMITS).charge(replace(spend(1), population="staff"))
 
 
@@ -358,12 +358,12 @@ def test_a_spend_of_another_population_is_refused() -> None:
     ids=lambda item: f"{item.unit}, {item.relation}",
 )
 def test_a_spend_that_would_make_the_total_read_none_is_refused(foreign: Spend) -> None:
-    with pytest.raises(BudgetError, match="would read none"):
+    with pytest.raises(BudgetError, match="cannot be converted"):
         Account(LIMITS).charge(foreign)
 
 
 def test_a_record_spend_is_refused_where_clients_are_accounted() -> None:
-    with pytest.raises(BudgetError, match="would read none"):
+    with pytest.raises(BudgetError, match="cannot be converted"):
         Account(replace(LIMITS, unit="client")).charge(spend(1))
 
 
@@ -372,9 +372,9 @@ def test_a_record_population_takes_client_spends_at_twice_their_epsilon_and_any_
     for window in range(100):
         account = account.charge(spend(Fraction(3, 2), window=window, unit="client"))
     assert account.left.epsilon == 0
-    with pytest.raises(BudgetError, match=r"asks epsilon 1, .* there is left epsilon 0, "):
+    with pytest.raises(BudgetError, match=r"this needs ε = 1, 0 of "):
         account.charge(spend(2, window=100, unit="client"))
-    with pytest.raises(BudgetError, match="asks epsilon 3, "):
+    with pytest.raises(BudgetError, match="this needs ε = 3, "):
         account.charge(spend(Fraction(3, 2), plan=2, window=0, unit="client"))
 
 
@@ -382,7 +382,7 @@ def test_a_replace_population_takes_add_remove_spends_at_twice_their_epsilon() -
     account = Account(replace(LIMITS, relation="replace", epsilon=Fraction(4)))
     account = account.charge(spend(1)).charge(spend(1, relation="replace"))
     assert account.spent.epsilon == 3
-    with pytest.raises(BudgetError, match="asks epsilon 2, "):
+    with pytest.raises(BudgetError, match="this needs ε = 2, "):
         account.charge(spend(1))
 
 
@@ -400,7 +400,7 @@ def test_a_plan_may_lower_the_limits() -> None:
     (("total_epsilon", {"epsilon": Fraction(31)}), ("total_delta", {"delta": Fraction(2, 100)})),
 )
 def test_a_plan_may_not_raise_a_limit(name: str, change: dict[str, Fraction]) -> None:
-    with pytest.raises(BudgetError, match=f"{name} .* may lower it, never raise it"):
+    with pytest.raises(BudgetError, match=f"{name} .* cannot be raised"):
         Account(LIMITS).register(replace(LIMITS, **change))  # type: ignore[arg-type]  # a change of one field
 
 
@@ -418,12 +418,12 @@ def test_the_first_plan_fixes_unit_and_relation() -> None:
 
 
 def test_a_plan_whose_spends_would_make_the_total_read_none_is_refused() -> None:
-    with pytest.raises(BudgetError, match="would read none"):
+    with pytest.raises(BudgetError, match="cannot be converted"):
         Account(LIMITS).register(replace(LIMITS, relation="replace"))
 
 
 def test_a_plan_of_another_population_is_refused() -> None:
-    with pytest.raises(BudgetError, match="not of population 'staff'"):
+    with pytest.raises(BudgetError, match="the plan names population 'staff'"):
         Account(LIMITS).register(replace(LIMITS, population="staff"))
 
 
@@ -460,9 +460,11 @@ def test_ten_thousand_windows_are_charged_in_linear_time_and_memory(unit: str, s
 def test_a_population_without_a_name_is_named_in_words() -> None:
     limits = Limits("", "record", "add/remove", Fraction(1), Fraction(0))
     named = replace(limits, population="staff")
-    with pytest.raises(BudgetError, match=r"^the only population cannot pay for this release: it asks epsilon 2, "):
+    with pytest.raises(BudgetError, match=r"^Budget exceeded: this needs ε = 2, "):
         Account(limits).charge(spend(2))
-    with pytest.raises(BudgetError, match=r"^this is the ledger of the only population, not of population 'staff'$"):
+    with pytest.raises(
+        BudgetError, match=r"^this ledger belongs to the population, the plan names population 'staff'$"
+    ):
         Account(limits).register(named)
-    with pytest.raises(BudgetError, match=r"^this is the ledger of population 'staff', and the plan names none$"):
+    with pytest.raises(BudgetError, match=r"^this ledger belongs to population 'staff', the plan names none$"):
         Account(named).register(limits)

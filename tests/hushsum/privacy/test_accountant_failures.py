@@ -46,7 +46,7 @@ def test_pure_windows_take_their_epsilon_and_a_failure_each() -> None:
 def test_no_more_windows_than_delta_pays_failures_for() -> None:
     after = charged(*(window(PURE, index) for index in range(3)), delta=3 * FAILURE)
     assert after.affordable(window(PURE, 3)) == 0
-    with pytest.raises(BudgetError, match="cannot pay"):
+    with pytest.raises(BudgetError, match="Budget exceeded"):
         after.charge(window(PURE, 3))
 
 
@@ -72,20 +72,20 @@ def test_failures_beyond_their_part_of_delta_are_refused() -> None:
     delta = 8 * 3 * FAILURE
     after = charged(*(window(CLOSE, index) for index in range(3)), delta=delta)
     assert after.affordable(window(CLOSE, 3)) == 0
-    with pytest.raises(BudgetError, match="no epsilon there"):
+    with pytest.raises(BudgetError, match="no finite ε"):
         after.charge(window(CLOSE, 3))
 
 
 def test_a_population_that_began_without_failures_takes_none() -> None:
     central = spends.spend(unit="client", relation="zero-out")
-    with pytest.raises(BudgetError, match="began without secure sums"):
+    with pytest.raises(BudgetError, match="started without secure sums"):
         charged(central).charge(window(PURE, 0))
     assert charged(window(PURE, 0)).charge(central).spent.epsilon == 2
 
 
 def test_a_population_of_pure_secure_sums_takes_no_zcdp() -> None:
     for spend in (spends.gaussian(unit="client", relation="zero-out"), window(CLOSE, 0)):
-        with pytest.raises(BudgetError, match="began with pure secure sums"):
+        with pytest.raises(BudgetError, match="started with pure secure sums"):
             charged(window(PURE, 0)).charge(spend)
 
 
@@ -118,7 +118,7 @@ def test_failures_add_up_subtract_and_multiply() -> None:
 
 def test_what_a_secure_window_tells_is_said_with_its_delta() -> None:
     told = spend_told(window(PURE, 0), delta=MILLIONTH, own_delta=FAILURE)
-    assert told.endswith("That is epsilon 1, delta 7.27596e-12.")
+    assert told.endswith("That is ε = 1, δ = 7.27596e-12.")
     assert "whether one client had any records to send" in told
     everything = account_told(charged(window(PURE, 0)), next_spend=window(PURE, 1))
-    assert "It pays for 99 more such windows." in everything
+    assert "This suffices for 99 more such windows." in everything

@@ -41,7 +41,7 @@ def test_records_per_client_is_written_only_where_it_means_something() -> None:
 
 def test_the_statement_for_records_in_plain_words() -> None:
     assert RECORD.statement(accounted=True) == (
-        "Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes the probability of "
+        "ε = 1, δ = 0, unit record, add/remove: adding or removing one record changes the probability of "
         "anything that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the "
         "exact counters and adds the noise once (discrete-laplace of scale 1053 on every counter, the number of "
         "records included). It was charged to the ledger of its population."
@@ -50,12 +50,12 @@ def test_the_statement_for_records_in_plain_words() -> None:
 
 def test_the_statement_of_an_approximate_guarantee_says_what_delta_and_the_test_of_the_clients_mean() -> None:
     assert GAUSSIAN.statement(accounted=True) == (
-        "Epsilon 1, delta 1e-6, unit record, add/remove: adding or removing one record changes the probability of "
-        "anything that this release can show by a factor of at most e^1 = 2.72, but for a probability of 1e-6. The "
-        "aggregator is trusted with the exact counters and adds the noise once (discrete-gaussian of standard "
-        "deviation 155 on every counter, the number of records included: 0.0221303-zCDP). Whether a window is released "
-        "is decided by its number of clients with noise of its own (discrete-laplace of scale 30); epsilon 0.0333334 "
-        "of the whole pays for that. It was charged to the ledger of its population."
+        "ε = 1, δ = 1e-6, unit record, add/remove: adding or removing one record changes the probability of anything "
+        "that this release can show by a factor of at most e^1 = 2.72, except with probability 1e-6. The aggregator "
+        "is trusted with the exact counters and adds the noise once (discrete-gaussian of standard deviation 155 on "
+        "every counter, the number of records included: 0.0221303-zCDP). Whether a window is released depends on a "
+        "noisy number of clients (discrete-laplace of scale 30), which uses ε = 0.0333334 of the total. It was "
+        "charged to the ledger of its population."
     )
 
 

@@ -13,22 +13,22 @@ def statement(plan: Plan) -> str:
 
 def test_the_statement_of_a_pure_plan_reads_so() -> None:
     assert statement(secure_plan()) == (
-        "Epsilon 1, delta 7.27596e-12, unit record, zero-out: emptying one record changes the probability of anything "
-        "that this release can show by a factor of at most e^1 = 2.72, but for a probability of 7.27596e-12. "
-        "That a client takes part is not hidden: each does so in every window, with records or without, and how many "
-        "did is told with the release. "
-        "Each client adds its share of the noise before it masks its counters, and the server sees sums of whole "
-        "cohorts alone. What is promised counts the shares of exactly 8 honest clients (discrete-laplace of scale 22 "
+        "ε = 1, δ = 7.27596e-12, unit record, zero-out: emptying one record changes the probability of anything "
+        "that this release can show by a factor of at most e^1 = 2.72, except with probability 7.27596e-12. "
+        "Participation is not hidden: each client takes part in every window, with or without records, and the number "
+        "of clients is published with the release. "
+        "Each client adds its share of the noise before it masks its counters, and the server sees only sums of whole "
+        "cohorts. The guarantee relies on the shares of exactly 8 honest clients (discrete-laplace of scale 22 "
         "on every counter, the number of records included): of up to 10 clients at least 9 must survive a round, of "
-        "whom 1 may be corrupt, and clients themselves open no sum of fewer. More survivors add noise. "
-        "This is computational: it holds as long as nobody breaks the ciphers, and but for a probability of "
-        "7.27596e-12 (2^-37: 8 attempts of 2^-40 each) in a window, in which the protocol fails, and which is charged "
-        "to delta: the noise itself is pure, and that probability is all of delta. "
-        "The server may lie at every step, but for one: it is trusted to pass on keys truthfully, for there is no "
-        "directory of clients. With keys of its own in place of others' it could open the counters of one client. "
-        "The plan states no pool that a cohort would be drawn from: that at most 1 of it is corrupt is assumed of "
-        "every cohort, however the server forms it. Corrupt clients can make a round fail, or falsify its sum; of "
-        "others they learn nothing by that. "
+        "whom 1 may be corrupt, and clients refuse to unmask a sum of fewer. More survivors add more noise. "
+        "The guarantee is computational: it holds unless the ciphers are broken, except with probability "
+        "7.27596e-12 (2^-37: 8 attempts of 2^-40 each) per window, in which the protocol fails; this probability is "
+        "charged to δ. The noise itself is pure, so that probability is the whole δ. "
+        "The server may be malicious at every step, with one exception: it is trusted to relay keys correctly, because "
+        "there is no key registry of clients. With substituted keys it could unmask the counters of one client. "
+        "The plan states no pool from which cohorts are drawn: it is assumed of every cohort, however the server forms "
+        "it, that at most 1 of it is corrupt. Corrupt clients can make a round fail or falsify its sum, but learn "
+        "nothing about other clients. "
         "It was charged to the ledger of its population."
     )
 
@@ -36,13 +36,21 @@ def test_the_statement_of_a_pure_plan_reads_so() -> None:
 @pytest.mark.parametrize(
     ("cohort", "said", "unsaid"),
     [
-        ({"directory": "ab" * 32}, "may lie at every step. Clients know each other's keys by a directory", "trusted"),
-        ({}, "trusted to pass on keys truthfully", "honest but curious"),
-        ({"adversary": "honest-but-curious"}, "trusted to keep to the protocol (honest but curious)", "may lie"),
+        (
+            {"directory": "ab" * 32},
+            "may be malicious at every step. Clients authenticate each other's keys with",
+            "trusted",
+        ),
+        ({}, "trusted to relay keys correctly", "honest but curious"),
+        (
+            {"adversary": "honest-but-curious"},
+            "trusted to follow the protocol (honest but curious)",
+            "may be malicious",
+        ),
         (
             {"adversary": "honest-but-curious", "directory": "ab" * 32},
-            "one that lies could learn more. Clients know each other's keys",
-            "may lie at every step",
+            "a malicious server could learn more. Clients authenticate each other's keys",
+            "may be malicious at every step",
         ),
     ],
     ids=["directory", "none", "curious", "curious-with-directory"],
@@ -61,24 +69,24 @@ def test_the_statement_of_a_plan_with_a_pool_counts_the_fleet_and_the_draw(delta
     text = statement(secure_plan(privacy={"secure": POOL, "delta": delta}))
     for said in (
         "66 honest clients",
-        "8.18546e-12 (2^-37: 8 attempts of 2^-40 each, and 2^-40: a draw of 2^-43 for each) in a window, in which",
-        "the protocol fails or too many corrupt clients are drawn, and which is charged to delta",
+        "8.18546e-12 (2^-37: 8 attempts of 2^-40 each, and 2^-40: a draw of 2^-43 for each) per window, in which",
+        "the protocol fails or too many corrupt clients are drawn; this probability is charged to δ",
         "It is assumed that at most 50 clients are corrupt in the whole fleet. Each cohort is drawn at random from",
-        "at least 1,000 clients that wait: but for the probability above, at most 24 of it are corrupt. Against",
-        "Against a server that lies about the draw this is an assumption about the clients that it chose. Corrupt",
+        "at least 1,000 waiting clients: except with the probability above, at most 24 of it are corrupt. Against",
+        "Against a server that does not draw at random, this is an assumption about the clients it chose. Corrupt",
     ):
         assert said in text
-    assert "of every cohort" not in text
-    assert ("that probability is all of delta" in text) == (delta == "0")
+    assert "every cohort" not in text
+    assert ("so that probability is the whole δ" in text) == (delta == "0")
 
 
 @pytest.mark.parametrize(
     ("corrupt", "said"),
     [
-        (0, ("no client is corrupt in the whole fleet. Each cohort is drawn at random from at least 1,000 clients that "
-            "wait: but for the probability above, none of it is corrupt.")),
+        (0, ("no client is corrupt in the whole fleet. Each cohort is drawn at random from at least 1,000 waiting "
+            "clients: except with the probability above, none of it is corrupt.")),
         (1, ("at most 1 client is corrupt in the whole fleet. Each cohort is drawn at random from at least 1,000 "
-            "clients that wait: but for the probability above, at most 1 of it is corrupt.")),
+            "waiting clients: except with the probability above, at most 1 of it is corrupt.")),
     ],
 )  # fmt: skip
 def test_few_corrupt_clients_are_counted_in_words(corrupt: int, said: str) -> None:
@@ -93,17 +101,17 @@ def test_a_server_that_keeps_to_the_protocol_is_not_said_to_lie_about_the_draw()
 def test_a_plan_with_delta_does_not_call_its_noise_pure() -> None:
     text = statement(secure_plan(privacy={"delta": "0.000001"}))
     assert "pure" not in text
-    assert "beside what the noise takes of it" in text
-    assert "delta 1e-6, unit record" in text
+    assert "in addition to the δ of the noise" in text
+    assert "δ = 1e-6, unit record" in text
 
 
 def test_pure_noise_under_a_larger_delta_does_not_say_that_the_failure_is_all_of_it() -> None:
     """Written, not made: what is made with a delta has Gaussian noise."""
     written = {"name": "discrete-laplace", "scale": "22", "count_scale": 1, "honest_survivors": 8}
     text = statement(secure_plan(privacy={"delta": "0.000001", "mechanism": written}))
-    assert "delta 1e-6, unit record" in text
+    assert "δ = 1e-6, unit record" in text
     assert "discrete-laplace of scale 22" in text
-    assert "all of delta" not in text
+    assert "the whole δ" not in text
 
 
 @pytest.mark.parametrize("delta", ["0", "0.000001"])

@@ -23,8 +23,8 @@ LIMITS = Limits("", "client", "add/remove", Fraction(3), Fraction(1, 10**6))
 
 def test_at_epsilon_one_a_belief_of_a_half_becomes_at_most_73_percent() -> None:
     assert told(Cost(Fraction(1), ZERO), unit="client", relation="add/remove") == (
-        "Whoever believed before with 50 % that one client's records are in here can believe it after with at most "
-        "73.2 %."
+        "An observer who believes with 50 % that one client's records are included can afterwards believe it with at "
+        "most 73.2 %."
     )
 
 
@@ -37,7 +37,7 @@ def test_every_unit_and_relation_has_its_words(unit: str, relation: str) -> None
 def test_with_a_delta_it_is_a_chance_of_being_right() -> None:
     words = told(Cost(Fraction(1), Fraction(1, 10)), unit="record", relation="add/remove")
     assert words == (  # (e + 0.1)/(1 + e) = 0.75796
-        "Whoever guesses, from even odds, whether one record is in here is right with a chance of at most 75.8 %."
+        "A guess, from even odds, whether one record is included is correct with a probability of at most 75.8 %."
     )
 
 
@@ -61,68 +61,68 @@ def test_what_is_not_certain_does_not_read_as_certain_nor_the_reverse(epsilon: i
 def test_one_release_tells_what_it_tells_alone() -> None:
     item = replace(gaussian(Fraction(1, 50)), unit="client")
     words = spend_told(item, delta=Fraction(1, 10**6))
-    assert words.startswith("Whoever guesses, from even odds, whether one client's records are in here is right")
+    assert words.startswith("A guess, from even odds, whether one client's records are included is correct")
     epsilon = epsilon_of(Fraction(1, 50), Fraction(1, 10**6))
     assert 0.8999 < epsilon < 0.89994
-    assert words.endswith(" That is epsilon 0.899939, delta 1e-6.")
-    assert spend_told(item, delta=ZERO) == "At a delta of 0 no epsilon holds for it."
+    assert words.endswith(" That is ε = 0.899939, δ = 1e-6.")
+    assert spend_told(item, delta=ZERO) == "At δ = 0 no finite ε holds."
 
 
 def test_nothing_spent_leaves_everything() -> None:
-    assert account_told(Account(LIMITS)) == (
-        "Of the only population, nothing is spent yet. Left: epsilon 3 of 3, delta 1e-6 of 1e-6."
-    )
+    assert account_told(Account(LIMITS)) == ("The population: nothing spent yet. Left: ε = 3 of 3, δ = 1e-6 of 1e-6.")
     words = account_told(Account(LIMITS), next_spend=spend(1, window=0, unit="client"))
-    assert words.endswith("It pays for 3 more such windows.")
+    assert words.endswith("This suffices for 3 more such windows.")
 
 
 def test_several_spends_are_told_alone_and_together() -> None:
     spends = (spend(Fraction(1, 2), window=0, unit="client"), spend(1, window=1, unit="client"))
     account = Account(replace(LIMITS, delta=ZERO)).recorded(*spends)
     assert account_told(account) == (
-        "Of the only population, 2 spends together took epsilon 1.5, delta 0, for unit client under add/remove. By the "
-        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
-        "with at most 73.2 %. That is epsilon 1, delta 0. By all together: Whoever believed before with 50 % that one "
-        "client's records are in here can believe it after with at most 81.8 %. Left: epsilon 1.5 of 3. It pays for 1 "
-        "more such window."
+        "The population: spent ε = 1.5, δ = 0 in 2 spends, for unit client under add/remove. The newest alone: An "
+        "observer who believes with 50 % that one client's records are included can afterwards believe it with at most "
+        "73.2 %. That is ε = 1, δ = 0. All together: An observer who believes with 50 % that one client's records are "
+        "included can afterwards believe it with at most 81.8 %. Left: ε = 1.5 of 3. This suffices for 1 more such "
+        "window."
     )
 
 
 def test_another_delta_than_its_own_is_explained() -> None:
     item = gaussian(Fraction(1, 50))
-    explained = " That is epsilon 0.899939, counted at the population's total delta of 1e-6."
+    explained = " That is ε = 0.899939, at the population's total δ of 1e-6."
     assert spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**7)).endswith(explained)
     same = spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**6))
     assert same == spend_told(item, delta=Fraction(1, 10**6))
     pure = spend_told(spend(1), delta=Fraction(1, 10**6), own_delta=ZERO)
-    assert pure.endswith(" That is epsilon 1, delta 0.")
+    assert pure.endswith(" That is ε = 1, δ = 0.")
 
 
 def test_after_a_choice_what_is_left_pays_for_releases() -> None:
     choice = replace(spend(Fraction(1, 2), unit="client"), kind="choice")
     account = Account(replace(LIMITS, delta=ZERO)).recorded(choice)
-    assert account_told(account).endswith("Left: epsilon 2.5 of 3.")
+    assert account_told(account).endswith("Left: ε = 2.5 of 3.")
     account = account.recorded(spend(1, unit="client", plan=2), choice)
-    assert account_told(account).endswith("Left: epsilon 1 of 3. It pays for 1 more such release.")
-    assert account_told(account, next_spend=choice).endswith("Left: epsilon 1 of 3.")
+    assert account_told(account).endswith("Left: ε = 1 of 3. This suffices for 1 more such release.")
+    assert account_told(account, next_spend=choice).endswith("Left: ε = 1 of 3.")
 
 
 def test_a_window_that_cost_nothing_does_not_pay_for_ever() -> None:
     free = replace(spend(window=1, unit="client"), events=())
     account = Account(replace(LIMITS, delta=ZERO)).recorded(spend(1, window=0, unit="client"), free)
-    assert account_told(account).endswith("It pays for 2 more such windows.")
+    assert account_told(account).endswith("This suffices for 2 more such windows.")
 
 
 def test_a_delta_that_covers_all_releases_does_not_read_as_used_up() -> None:
     account = Account(LIMITS).recorded(with_test(Fraction(1, 50), Fraction(1, 20), window=0, unit="client"))
-    assert "at a delta of 1e-6 for all releases together. It pays for 7 more such windows." in account_told(account)
+    assert "at δ = 1e-6 for all releases together. This suffices for 7 more such windows." in account_told(account)
 
 
 def test_record_windows_are_paid_for_ever_or_not_at_all() -> None:
     account = Account(replace(LIMITS, unit="record")).recorded(spend(1, window=0))
-    assert account_told(account).endswith("It pays for any number of such windows: a record is in one of them.")
+    assert account_told(account).endswith(
+        "This suffices for any number of such windows, because each record is in one window."
+    )
     words = account_told(account, next_spend=spend(3, plan=2, window=0))
-    assert words.endswith("It pays for no more such windows.")
+    assert words.endswith("This suffices for no more such windows.")
 
 
 def test_records_are_told_what_a_clients_windows_tell_about_one_of_them() -> None:
@@ -130,30 +130,30 @@ def test_records_are_told_what_a_clients_windows_tell_about_one_of_them() -> Non
     account = account.recorded(*(spend(1, window=window, unit="client") for window in range(100)))
     words = account_told(account)
     assert words.startswith(
-        "Of the only population, 100 spends together took epsilon 2, delta 0, for unit record under add/remove. By the "
-        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
-        "with at most 73.2 %."
+        "The population: spent ε = 2, δ = 0 in 100 spends, for unit record under add/remove. The newest alone: An "
+        "observer who believes with 50 % that one client's records are included can afterwards believe it with at most "
+        "73.2 %."
     )
     assert words.endswith(
-        "that one record is in here can believe it after with at most 88.1 %. Left: epsilon 1 of 3. It pays for any "
-        "number of such windows: a record is in one of them."
+        "that one record is included can afterwards believe it with at most 88.1 %. Left: ε = 1 of 3. This suffices "
+        "for any number of such windows, because each record is in one window."
     )
 
 
 def test_limits_that_are_passed_say_so_and_that_nothing_is_left() -> None:
     account = Account(Limits("", "record", "add/remove", Fraction(1), ZERO))
-    assert "more than the limits" not in account_told(account.recorded(spend(1, window=0)))
+    assert "exceeds the limits" not in account_told(account.recorded(spend(1, window=0)))
     assert account_told(account.recorded(spend(1, window=0, unit="client"))) == (
-        "Of the only population, 1 spend took epsilon 2, delta 0, for unit record under add/remove. Whoever believed "
-        "before with 50 % that one record is in here can believe it after with at most 88.1 %. That is more than the "
-        "limits: they were lowered since, or an earlier version counted it for less. Left: epsilon 0 of 1. It pays for "
-        "no more such windows."
+        "The population: spent ε = 2, δ = 0 in 1 spend, for unit record under add/remove. An observer who believes "
+        "with 50 % that one record is included can afterwards believe it with at most 88.1 %. This exceeds the limits: "
+        "they were lowered, or an earlier version counted less. Left: ε = 0 of 1. This suffices for no more such "
+        "windows."
     )
 
 
 def test_spends_without_a_total_at_this_delta_say_so() -> None:
     account = Account(replace(LIMITS, delta=ZERO)).recorded(replace(gaussian(), unit="client"))
-    assert account_told(account) == "Of the only population, what was spent has no total at a delta of 0."
+    assert account_told(account) == "The population: the spends have no finite total ε at δ = 0."
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_a_numeral_is_near_and_on_the_right_side(value: Fraction, small: int) ->
 @pytest.mark.parametrize(
     ("unit", "said"),
     [
-        ({}, "where a record is replaced, each time that it comes, by one that its device has nowhere else"),
+        ({}, "for a record replaced at every occurrence by one that its device has nowhere else"),
         (
             {"unit": "client", "records_per_client": 3},
-            "where records are replaced by others that are equal to each other where the first are",
+            "for records replaced by others that are equal to each other where the originals are",
         ),
     ],
 )
@@ -205,8 +205,8 @@ def test_of_several_windows_of_reports_it_is_told_what_memoised_ones_promise(
     for window in (1, 2):
         account = account.charge(spend_of(plan, kind="tumbling", window=window))
         words = account_told(account)
-        assert words.count("Where a plan memoises its reports (`hushsum plan show` tells)") == 1
-        assert f"that holds of all its windows together {said}; that a record came again" in words
+        assert words.count("If a plan memoises its reports (see `hushsum plan show`)") == 1
+        assert f"this holds for all its windows together {said}; recurrences and changes of a record" in words
 
 
 def test_where_no_reports_are_sent_nothing_is_told_of_memoised_ones() -> None:

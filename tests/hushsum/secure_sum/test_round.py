@@ -155,7 +155,7 @@ def test_late_dropouts_up_to_the_plans_rate_cost_nothing_but_their_data(
 
 
 def lying(liars: dict[str, Callable[[bytes], bytes]]) -> Callable[[Passing], list[Passing]]:
-    """These clients reveal other shares than they were given."""
+    """These clients reveal shares that differ from those they received."""
 
     def meddle(passing: Passing) -> list[Passing]:
         if passing.to_server and passing.kind is Kind.UNMASKING and passing.client_id in liars:
