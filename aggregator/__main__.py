@@ -14,8 +14,8 @@ from hushsum.errors import HushsumError
 
 def main() -> int:
     """Runs the service; returns what the process exits with."""
-    parser = argparse.ArgumentParser(prog="python -m aggregator", description="Serves one plan from one data folder.")
-    parser.add_argument("--config", type=Path, help="a TOML file with the settings; each may also be given here")
+    parser = argparse.ArgumentParser(prog="python -m aggregator", description="Run the aggregator for one plan.")
+    parser.add_argument("--config", type=Path, help="configuration file (TOML)")
     for name, field in Config.model_fields.items():
         if name == "postgres_dsn":
             continue  # it holds a password, which every user of a machine could read in a command line

@@ -431,6 +431,6 @@ def _log_unawaited(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     """Logs an error that no task awaits; those of connections that were given up are expected."""
     error = context.get("exception")
     if isinstance(error, OSError | EOFError | AggregatorError):
-        _journal.debug("failed after it was given up", kind=type(error).__name__, error=describe_error(error))
+        _journal.debug("abandoned operation failed", kind=type(error).__name__, error=describe_error(error))
     else:
         _journal.error(context.get("message", "failed"), exc_info=error)

@@ -172,10 +172,11 @@ class Backends:
             if self._config.receipts is not None:
                 self._stack.callback(held(path.with_name(f"{path.name}.lock"), f"receipts: {path}").close)
             if _volume(path.parent) == _volume(self._files.path):
-                _warn([f"{path} is on the store's volume, and lost with it: set receipts to a file on another one"])
+                text = f"{path} is on the same volume as the store and would be lost with it"
+                _warn([f"{text}: set receipts to a file on another volume"])
             return await ReceiptsFile.open(path, self._runtime, OsEntropy())
         except OSError as error:
-            return NoReceipts(f"receipts {path}: {error}; nothing is released until they can be used")
+            return NoReceipts(f"receipts {path}: {error}; releasing is stopped until they can be read")
         except ReceiptsError as error:
             return NoReceipts(str(error))
 
@@ -257,7 +258,7 @@ class Backends:
             return await within(start_s, again(), runtime=self._runtime)
         except TimeoutError:
             why = waiting.why or "no answer"
-            raise ConfigError(f"{what} cannot be used after {start_s:g} s (start_s): {why}") from None
+            raise ConfigError(f"{what} unavailable for {start_s:g} s (start_s): {why}") from None
         finally:
             waiting.over = True
 
@@ -271,7 +272,7 @@ class Backends:
             try:
                 await within(_CLOSE_S, close(), runtime=self._runtime)
             except TimeoutError:
-                _journal.warning("a connection could not be closed in time, and was left", what=what)
+                _journal.warning("connection not closed in time: abandoned", what=what)
 
         self._stack.push_async_callback(end)
 
@@ -298,7 +299,7 @@ class _Waiting:
 
 def _warn(promises_lost: Sequence[str]) -> None:
     for promise in promises_lost:
-        _journal.warning("a promise is lost", why=promise)
+        _journal.warning("durability is reduced", why=promise)
 
 
 def _volume(folder: Path) -> object:

@@ -218,7 +218,7 @@ class Config(pydantic.BaseModel):
 
     @property
     def folder(self) -> Path:
-        assert self.data is not None, "required above wherever log or store is a file"
+        assert self.data is not None, "required with log or store = sqlite"
         return self.data
 
     @property
@@ -255,7 +255,7 @@ class Config(pydantic.BaseModel):
             try:
                 settings = tomllib.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:
-                raise ConfigError(f"{file}: expected a TOML file that can be read, got: {error}") from error
+                raise ConfigError(f"{file}: cannot be read as TOML: {error}") from error
         settings |= {key: value for key, value in overrides.items() if value is not None}
         dsn = (os.environ if environment is None else environment).get(DSN_VARIABLE)
         if dsn and settings.get("store") == "postgresql":
@@ -264,8 +264,8 @@ class Config(pydantic.BaseModel):
 
 
 def _config_error(error: pydantic.ValidationError) -> ConfigError:
-    """The first error, in one line."""
-    first = error.errors(include_url=False)[0]
+    """The first error, in one line: an unknown key before others, for it may be a missing key that is misspelt."""
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     key = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
@@ -305,12 +305,12 @@ def _refusals(config: Config) -> Iterator[str]:
         yield "plan: required"
     for key in _OF_SHUFFLERS:
         if getattr(config, key) is not None:
-            yield f"{key}: means something with role = shuffler alone; got role = {config.role}"
+            yield f"{key}: allowed only with role = shuffler, got role = {config.role}"
     yield from _parts(config)
     for part, value, prefixes in (("log", "kafka", _OF_KAFKA), ("store", "postgresql", _OF_POSTGRESQL)):
         if (got := getattr(config, part)) != value:
             for key in _given(config, prefixes):
-                yield f"{key}: means something with {part} = {value} alone; got {part} = {got}"
+                yield f"{key}: allowed only with {part} = {value}, got {part} = {got}"
     if config.log == "kafka":
         yield from _kafka(config)
     if config.store == "postgresql":
@@ -332,32 +332,32 @@ def _listening(config: Config) -> Iterator[str]:
         ("metrics_client_ca", "tls_cert"),
     ):
         if getattr(config, key) is not None and getattr(config, needed) is None:
-            yield f"{key}: needs {needed}: TLS is spoken with tls_cert and tls_key, both"
+            yield f"{key}: requires {needed}: TLS needs both tls_cert and tls_key"
     if config.tls_cert is None and not config.insecure and not is_loopback(host_and_port(config.listen)[0]):
         yield (
-            f"listen: plaintext off loopback is refused: got {config.listen}; take 127.0.0.1, set tls_cert and "
-            "tls_key, or set insecure"
+            f"listen: unencrypted connections are allowed only on loopback, got {config.listen}; use 127.0.0.1, set "
+            "tls_cert and tls_key, or set insecure"
         )
 
 
 def _authentication(config: Config) -> Iterator[str]:
     authentication = config.authentication
     if authentication == "token" and config.tokens is None:
-        yield "tokens: required with authentication = token: the file that `hushsum admin tokens` writes"
+        yield "tokens: required with authentication = token; see `hushsum admin tokens`"
     if authentication != "token" and config.tokens is not None:
-        yield f"tokens: means something with authentication = token alone; got authentication = {authentication}"
+        yield f"tokens: allowed only with authentication = token, got authentication = {authentication}"
     if authentication == "certificate" and config.tls_client_ca is None:
-        yield "tls_client_ca: required with authentication = certificate: the authority of the clients' certificates"
+        yield "tls_client_ca: required with authentication = certificate (the CA of the client certificates)"
 
 
 def _metrics(config: Config) -> Iterator[str]:
     address = config.metrics_listen
     if config.metrics_client_ca is not None and not address:
-        yield "metrics_client_ca: means something with metrics_listen alone"
+        yield "metrics_client_ca: allowed only with metrics_listen"
     if address and config.metrics_client_ca is None and not is_loopback(host_and_port(address)[0]):
         yield (
-            f"metrics_listen: metrics hold exact counts, which no analyst may see: got {address}; take 127.0.0.1, or "
-            "set metrics_client_ca, whose certificates alone are then answered"
+            f"metrics_listen: metrics contain exact counts, so other machines need a client certificate, "
+            f"got {address}; use 127.0.0.1, or set metrics_client_ca"
         )
 
 
@@ -367,27 +367,27 @@ def _shuffler(config: Config) -> Iterator[str]:
             yield f"{key}: required with role = shuffler"
     for key, needed in (("upstream_cert", "upstream_key"), ("upstream_key", "upstream_cert")):
         if getattr(config, key) is not None and getattr(config, needed) is None:
-            yield f"{key}: needs {needed}: a certificate and its private key belong together"
+            yield f"{key}: requires {needed}: a certificate and its private key"
     for key in ("log", "store"):
         if getattr(config, key) != "sqlite":
-            yield f"{key}: means nothing with role = shuffler"
+            yield f"{key}: not allowed with role = shuffler"
     for key in _given(config, _NOT_OF_SHUFFLERS):
-        yield f"{key}: means nothing with role = shuffler"
+        yield f"{key}: not allowed with role = shuffler"
 
 
 def _parts(config: Config) -> Iterator[str]:
     role, log, store = config.role, config.log, config.store
     if role != "all" and (log, store) != ("kafka", "postgresql"):
         yield (
-            f"role: {role} shares its work with other processes, which needs log = kafka and store = postgresql; "
-            f"got log = {log} and store = {store}"
+            f"role: {role} requires log = kafka and store = postgresql, which several processes can share, got "
+            f"log = {log} and store = {store}"
         )
     if log == "sqlite" and store == "postgresql":
-        yield "store: postgresql needs log = kafka: a log in a file belongs to one machine, the store to all"
+        yield "store: postgresql requires log = kafka: several processes cannot share a log file"
     if "sqlite" in (log, store) and config.data is None:
         yield "data: required"
     if log == "kafka" and config.receipts is not None:
-        yield "receipts: means something with log = sqlite alone; with log = kafka receipts are a topic"
+        yield "receipts: allowed only with log = sqlite; with log = kafka receipts are a topic"
 
 
 def _kafka(config: Config) -> Iterator[str]:
@@ -399,7 +399,7 @@ def _kafka(config: Config) -> Iterator[str]:
         for address in config.kafka_bootstrap.split(","):
             if not is_loopback(host_and_port(address.strip())[0]):
                 yield (
-                    f"kafka_security: {security} off loopback is refused: got {address.strip()}; take "
+                    f"kafka_security: {security} is allowed only on loopback, got {address.strip()}; use "
                     f"{security.removesuffix('PLAINTEXT')}SSL, or set insecure"
                 )
     yield from _kafka_credentials(config, security)
@@ -409,14 +409,14 @@ def _kafka_credentials(config: Config, security: str) -> Iterator[str]:
     wanted = security.startswith("SASL")
     for key in ("kafka_sasl_mechanism", "kafka_user", "kafka_password_file"):
         if (getattr(config, key) is None) == wanted:
-            need = "required with" if wanted else "means something with"
-            yield f"{key}: {need} kafka_security = SASL_SSL or SASL_PLAINTEXT{'' if wanted else ' alone'}"
+            need = "required with" if wanted else "allowed only with"
+            yield f"{key}: {need} kafka_security = SASL_SSL or SASL_PLAINTEXT"
     if not security.endswith("SSL"):
         for key in ("kafka_ca_file", "kafka_cert_file", "kafka_key_file"):
             if getattr(config, key) is not None:
-                yield f"{key}: means something with kafka_security = SSL or SASL_SSL alone"
+                yield f"{key}: allowed only with kafka_security = SSL or SASL_SSL"
     elif (config.kafka_cert_file is None) != (config.kafka_key_file is None):
-        yield "kafka_cert_file: a certificate and its key belong together: set kafka_cert_file and kafka_key_file"
+        yield "kafka_cert_file: set both kafka_cert_file and kafka_key_file"
 
 
 def _postgresql(config: Config) -> Iterator[str]:
@@ -430,8 +430,8 @@ def _postgresql(config: Config) -> Iterator[str]:
         return
     if not database.is_private and not config.insecure:
         yield (
-            f"postgres_dsn: plaintext off loopback is refused: {database} may answer without TLS; add "
-            "?sslmode=verify-full (or require), or set insecure"
+            f"postgres_dsn: unencrypted connections are allowed only on loopback, and {database} may not use TLS; "
+            "add ?sslmode=verify-full (or require), or set insecure"
         )
 
 
@@ -439,8 +439,8 @@ def _signing(config: Config) -> Iterator[str]:
     if config.directory is None:
         for key in ("direct_producers", "gateway_key", "releaser_key"):
             if getattr(config, key):
-                yield f"{key}: needs a directory, which says whose key is which"
+                yield f"{key}: requires directory, the key registry"
         return
     for key in _SIGNING_KEYS[config.role]:
         if getattr(config, key) is None:
-            yield f"{key}: required with a directory in role {config.role}: what it writes is signed"
+            yield f"{key}: required with directory in role {config.role}, to sign log entries"

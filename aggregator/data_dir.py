@@ -77,14 +77,16 @@ class DataDir:
             _make_private(path)
             lock = held(path / "lock", f"data: {path}")
         except OSError as error:
-            raise ConfigError(f"data: {path} cannot be used as a folder: {error.strerror}") from error
+            raise ConfigError(f"data: {path} cannot be used as the data directory: {error.strerror}") from error
         folder = cls(path, lock)
         folder.forget_listening()  # a process that was killed could not
         try:
             folder._close_files()
         except OSError as error:
             folder.close()
-            raise ConfigError(f"data: {error.filename} cannot be closed to others: {error.strerror}") from error
+            raise ConfigError(
+                f"data: {error.filename}: its permissions cannot be restricted to the owner: {error.strerror}"
+            ) from error
         return folder
 
     def announce(self, *, grpc: str, metrics: str, health: str) -> None:
@@ -124,9 +126,11 @@ def _make_private(path: Path) -> None:
     if not found.st_mode & OTHERS:
         return
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
-        raise ConfigError(f"data: {path} is open to others and not this user's own: take another folder, or chmod 700")
+        raise ConfigError(
+            f"data: {path} is accessible to other users and owned by another user: use another directory, or chmod 700"
+        )
     close_to_others(path)
-    _journal.warning("the data folder was open to others and is no longer", data=str(path))
+    _journal.warning("data directory permissions restricted to the owner", data=str(path))
 
 
 def held(path: Path, what: str) -> IO[str]:
@@ -195,8 +199,8 @@ class ReplacedFileCheck:
             found = _stamp(path)
             if found is None or found.identity != known:
                 raise StoreUnavailableError(
-                    f"{path} is gone, or is another file: what is stored now is lost with this process; stop it, and "
-                    "put the file back"
+                    f"{path} was deleted or replaced while in use: data stored now is lost when this process ends; "
+                    "stop it and restore the file"
                 )
 
 

@@ -48,7 +48,7 @@ class WindowNotBegunError(WindowOrderError):
     """A window that begins ``wait_ms`` from now, by the store's clock."""
 
     def __init__(self, window: int, wait_ms: int) -> None:
-        super().__init__(f"window {window} takes no submissions yet: it begins in {wait_ms / 1000:g} s")
+        super().__init__(f"window {window} does not accept submissions yet: it starts in {wait_ms / 1000:g} s")
         self.wait_ms = wait_ms
 
 
@@ -59,7 +59,9 @@ class ClaimLostError(AggregatorError):
     """These clients of a round take part in another round of the same window, through another gateway."""
 
     def __init__(self, clients: frozenset[str]) -> None:
-        super().__init__(f"{len(clients)} members of the round take part in the window through another gateway")
+        super().__init__(
+            f"{len(clients)} participants of the round are in another round of the window, at another gateway"
+        )
         self.clients = clients
 
 
@@ -79,10 +81,10 @@ class LogGapError(LogError):
 
     def __init__(self, partition: int, position: int, found: int) -> None:
         if found > position:
-            what = f"entries {position} to {found - 1} are gone, although they are not folded yet"
+            what = f"entries {position} to {found - 1} are missing and not yet folded"
         else:
-            what = f"the log ends at {found}, although the fold has passed {position - 1}: an older copy of the log?"
-        super().__init__(f"partition {partition}: {what}; restore the log, nothing is skipped")
+            what = f"the log ends at {found}, but the fold has processed {position - 1}: the log may be an older copy"
+        super().__init__(f"partition {partition}: {what}; restore the log (no entry is skipped)")
         self.partition = partition
         self.position = position
         self.found = found
@@ -130,10 +132,12 @@ class PartitionStoppedError(AggregatorError):
 
 RETRY_AFTER_MS: Final = 200
 NOT_BEGUN_MS_MAX: Final = 5000  # a clock may be set
-FAILED: Final = "the service failed; its journal says why"
-NOT_YET: Final = "what became of it is not known yet"
-NO_BUDGET: Final = "the ledger cannot pay for this window"  # the remaining budget would disclose others' submissions
-NOT_CHARGED: Final = "the ledger cannot be asked now, and pays for a window before anything of it is taken"
+FAILED: Final = "internal error; see the service's log"
+NOT_YET: Final = "its result is not known yet"
+NO_BUDGET: Final = (
+    "budget exceeded: the ledger cannot pay for this window"  # the remaining budget would disclose others' submissions
+)
+NOT_CHARGED: Final = "the ledger is unavailable, and a window must be charged before its submissions are accepted"
 
 
 class RefusedError(AggregatorError):
@@ -191,9 +195,9 @@ def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
         what: What it has sent too much of.
     """
     if wait_ms is None:
-        detail = "so many clients are ahead of their rates that no more are remembered"
+        detail = "too many clients exceed their rates at once"
         return Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
-    detail = f"more {what} of this client than its rate and burst allow, expected the next in {wait_ms} ms"
+    detail = f"rate limit of this client exceeded ({what}): retry in {wait_ms} ms"
     return Refusal.of(ServiceReason.RATE_LIMITED, detail, wait_ms)
 
 
@@ -205,33 +209,33 @@ def share_taken(what: str) -> Refusal:
 def too_many_streams(most: int) -> Refusal:
     """A client has used as many streams in a window as one may; its device shows this text to the user."""
     detail = (
-        f"this client has used {most} streams in this window, which is the most that one may: keep one spool for each "
-        "process, in place of a new one at each start"
+        f"this client has used {most} streams in this window, the maximum: reuse the spool file of each process, "
+        "instead of creating one at each start"
     )
     return Refusal.of(ServiceReason.TOO_MANY_STREAMS, detail)
 
 
 def not_begun(wait_ms: int) -> Refusal:
     """The window has not begun: nothing is charged or taken for it before."""
-    detail = "the window has not begun by the service's clock, expected nothing of it before"
+    detail = "the window has not started by the service's clock"
     return Refusal.of(ServiceReason.UNAVAILABLE, detail, min(max(wait_ms, RETRY_AFTER_MS), NOT_BEGUN_MS_MAX))
 
 
 def never_open() -> Refusal:
     """The window was skipped, or the clock has not opened it."""
-    return Refusal.of(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time", 1000)
+    return Refusal.of(ServiceReason.WINDOW_NOT_OPEN, "the window was never opened by a gateway", 1000)
 
 
 def shutting_down() -> Refusal:
     """This process is stopping."""
-    return Refusal.of(ServiceReason.SHUTTING_DOWN, "this process is stopping; nothing was done", RETRY_AFTER_MS)
+    return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is shutting down; nothing was accepted", RETRY_AFTER_MS)
 
 
 def used_before(reason: Reason, delta_id: DeltaId) -> Refusal:
     """The id is bound to other bytes, or to another window."""
     how = "in another window" if reason is Reason.ID_OF_ANOTHER_WINDOW else "with other bytes"
     return Refusal.of(
-        reason, f"id {delta_id.stream:016x}/{delta_id.sequence} was used before {how}, expected a new one"
+        reason, f"id {delta_id.stream:016x}/{delta_id.sequence} was already used {how}: expected a new id"
     )
 
 
@@ -241,7 +245,9 @@ def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
         return used_before(reason, delta_id)
     if reason is Reason.TOO_MANY_RECORDS:
         bound = plan.privacy.records_per_client
-        return Refusal.of(reason, f"more records of this client in this window than the plan's bound of {bound}")
+        return Refusal.of(reason, f"more records of this client in this window than records_per_client = {bound}")
     if reason is Reason.SECOND_DELTA:
-        return Refusal.of(reason, "another delta of this client is counted in this window, expected one a window")
-    return Refusal.of(reason, "refused when it was folded")
+        return Refusal.of(
+            reason, "another sketch delta of this client is counted in this window, expected one per window"
+        )
+    return Refusal.of(reason, "rejected by the fold")

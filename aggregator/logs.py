@@ -89,7 +89,7 @@ class _OfLibrary(logging.Handler):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         kind = None if record.exc_info is None or record.exc_info[0] is None else record.exc_info[0].__name__
-        said = record.msg if isinstance(record.msg, str) and record.args else "it has said something"
+        said = record.msg if isinstance(record.msg, str) and record.args else "message without a fixed text"
         journal(record.name).log(record.levelno, said, kind=kind)
 
 

@@ -34,8 +34,8 @@ async def plan_of(path: Path, store: Store) -> Plan:
     different = list(differences(declared, stored))
     if different:
         raise ConfigError(
-            f"plan: {path} is no longer the plan {name!r} that was made from it here: {'; '.join(different)}. "
-            "A plan never changes: undo this, or give the new one another name"
+            f"plan: {path} differs from plan {name!r} that was compiled from it here: {'; '.join(different)}. "
+            "A plan cannot be changed: undo the changes, or give the new plan another name"
         )
     return stored
 
@@ -86,7 +86,7 @@ def _declared(path: Path, data: bytes) -> dict[str, object]:
     try:
         return tables_of(data.decode("utf-8"))
     except ValueError as error:
-        raise PlanError("plan", str(path), f"TOML, or the canonical bytes of a made plan ({error})") from error
+        raise PlanError("plan", str(path), f"a plan in TOML, or a compiled plan ({error})") from error
 
 
 def _flat(fields: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -111,7 +111,7 @@ def shufflers_of(path: Path | None, plan: Plan) -> Directory | None:
     least = plan.privacy.shuffle_min
     if path is None:
         if least:
-            raise ConfigError(f"shufflers: required: plan {plan.name!r} takes shuffled reports alone")
+            raise ConfigError(f"shufflers: required: plan {plan.name!r} accepts only shuffled reports")
         return None
     if not least:
         raise ConfigError(f"shufflers: got {path}, but plan {plan.name!r} has no shuffler (privacy.local.shuffle_min)")
@@ -148,14 +148,14 @@ def client_directory_of(path: Path | None, plan: Plan) -> Directory | None:
     named = "" if cohort is None else cohort.directory
     if path is None:
         if named:
-            raise ConfigError(f"client_directory: required: plan {plan.name!r} names the directory {named}")
+            raise ConfigError(f"client_directory: required: plan {plan.name!r} names the key registry {named}")
         return None
     if not named:
-        raise ConfigError(f"client_directory: got {path}, but plan {plan.name!r} names no directory of clients")
+        raise ConfigError(f"client_directory: got {path}, but plan {plan.name!r} has no key registry of clients")
     directory = directory_of("client_directory", path)
     for key in directory.keys.values():
         if key.role is not Role.CLIENT:
-            raise ConfigError(f"client_directory: {path}: keys.{key.id} is a {key.role} key, expected clients alone")
+            raise ConfigError(f"client_directory: {path}: keys.{key.id} is a {key.role} key, expected role client")
     if (digest := directory.digest().hex()) != named:
         raise ConfigError(
             f"client_directory: {path} has the digest {digest}, expected {named}, which plan {plan.name!r} names"

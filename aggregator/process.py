@@ -55,9 +55,7 @@ _journal = journal("process")
 def check_assertions() -> None:
     """Raises ConfigError if Python runs without assertions, which check invariants here."""
     if not __debug__:
-        raise ConfigError(
-            "Python runs with -O or PYTHONOPTIMIZE, which removes checks that the service relies on: start it without"
-        )
+        raise ConfigError("Python runs with -O or PYTHONOPTIMIZE, which removes required checks: start it without")
 
 
 def bound_arenas() -> None:
@@ -80,7 +78,7 @@ def raise_file_limit() -> None:
         except (OSError, ValueError):
             continue
     if file_limit() < _FILES_MIN:
-        raise ConfigError(f"limit of open files: {file_limit()}, expected {_FILES_MIN} at least (ulimit -n)")
+        raise ConfigError(f"limit of open files: {file_limit()}, expected at least {_FILES_MIN} (ulimit -n)")
 
 
 def file_limit() -> int:
@@ -94,7 +92,7 @@ def connections_max(wanted: int, config: Config) -> int:
     room = file_limit() - _FILES_RESERVED - (config.postgres_pool if config.store == "postgresql" else 0)
     most = max(1, min(wanted, max(room, file_limit() // 4)))
     if most < wanted:
-        _journal.warning("the limit of open files bounds connections", connections_max=most, wanted=wanted)
+        _journal.warning("connections limited by the open-file limit", connections_max=most, wanted=wanted)
     return most
 
 
@@ -132,7 +130,7 @@ def memory_limit(config: Config) -> int | None:
     """
     if config.memory_max is not None:
         if not _STATM.exists():
-            raise ConfigError("memory_max: needs /proc, which only Linux has")
+            raise ConfigError("memory_max: supported only on Linux (/proc)")
         return config.memory_max
     for path in _CGROUPS:
         try:
@@ -150,11 +148,11 @@ def check_memory(config: Config) -> None:
     if limit is None:
         return
     used = memory_used()
-    sizes = f"{used / 2**20:.0f} MiB are in use before anybody calls, {limit / 2**20:.0f} MiB may be"
+    sizes = f"{used / 2**20:.0f} MiB are in use at start, of {limit / 2**20:.0f} MiB allowed"
     if used >= limit:
         raise ConfigError(f"memory_max: {sizes}: give this process more memory")
     if used > _TIGHT_SHARE * limit:
-        _journal.warning("there is little memory", why=sizes)
+        _journal.warning("memory is low", why=sizes)
 
 
 def memory_used() -> int:

@@ -307,7 +307,7 @@ class SendLimits:
         holds = min(size, self._delta_bytes_max)  # what is larger is refused for that, and not for what it would hold
         held = self._held[client_id] + holds
         if held > self._held_bytes_max:
-            raise RefusedError(share_taken(f"{self._held_bytes_max} bytes of deltas of one client may be unanswered"))
+            raise RefusedError(share_taken(f"{self._held_bytes_max} bytes of unanswered deltas per client"))
         charge = self.pay(client_id, size) if prepaid is None else prepaid
         self._held[client_id] = held
         return QuotaReservation(client_id if owner is None else owner, (self, client_id, holds), (charge,))
@@ -382,7 +382,7 @@ class CallLimits:
         if not name:
             return
         if lasts and self._open.get(name, 0) >= self._open_max:
-            raise RefusedError(share_taken(f"{self._open_max} streams of one client may be open"))
+            raise RefusedError(share_taken(f"{self._open_max} open streams per client"))
         wait_ms = self.rates.wait_ms(name, 1, self._runtime.monotonic())
         if wait_ms != 0:
             raise RefusedError(rate_limited(wait_ms, "calls"))

@@ -194,7 +194,7 @@ async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
     async def ring() -> None:
         await runtime.sleep(seconds)
         if not result.done():
-            result.set_exception(TimeoutError(f"more than {seconds:g} s"))
+            result.set_exception(TimeoutError(f"no response within {seconds:g} s"))
 
     def carried(task: "asyncio.Task[None]") -> None:
         if not result.done():  # cancelled, or ended by an error that no `except` catches
@@ -240,7 +240,7 @@ class TaskSupervisor:
                     self._on_retry(name, str(error))
                     await self._runtime.sleep(backoff.next_s())
                 except AggregatorError as error:
-                    _journal.error(f"{name} failed, trying again", error=str(error))
+                    _journal.error(f"{name} failed, retrying", error=str(error))
                 except OSError as error:  # of the event loop itself: Runtime.blocking raises OpenFilesError
                     if error.errno not in NO_MORE_FILES:
                         raise
@@ -284,9 +284,9 @@ class TaskSupervisor:
             try:
                 await within(max(self._stop_at_s - now_s, _STEP_S_MIN), work(), runtime=self._runtime)
             except TimeoutError:
-                _journal.warning("could not be stopped in time, and was left", what=what)
+                _journal.warning("not stopped in time: abandoned", what=what)
             except TRANSIENT as error:
-                _journal.warning("could not be finished", what=what, why=str(error))
+                _journal.warning("shutdown step failed", what=what, why=str(error))
 
         self._stack.push_async_callback(end)
 
@@ -318,5 +318,5 @@ class SystemRuntime:
             return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
         except OSError as error:
             if error.errno in NO_MORE_FILES:
-                raise OpenFilesError(f"no more files can be opened now: {error.strerror}") from error
+                raise OpenFilesError(f"too many open files: {error.strerror}") from error
             raise

@@ -134,8 +134,8 @@ class DatabaseKind:
             came = _pragma(connection, name)
             if came != expected:
                 raise self.error(
-                    f"{self.what} {path}: {name} reads {came!r} after it was set, expected {expected!r}: "
-                    "what is acknowledged here would not survive power loss"
+                    f"{self.what} {path}: {name} is {came!r} after it was set, expected {expected!r}: "
+                    "acknowledged data would not survive power loss"
                 )
 
     def _check(self, path: Path, connection: sqlite3.Connection, *, empty: bool) -> None:
@@ -145,7 +145,7 @@ class DatabaseKind:
         if empty and (came, version, tables) == (0, 0, 0):
             return
         if came != self.application_id or not isinstance(version, int):
-            raise self.error(f"{self.what} {path} is another kind of file")
+            raise self.error(f"{self.what} {path} is not a file of this kind")
         if version > self.version:
             raise self.error(
                 f"{self.what} {path} has format {version}; this version reads up to {self.version}: update the service"
@@ -196,7 +196,7 @@ class SqliteFile:
             if await self._runtime.blocking(self._truncate):
                 return
             await self._runtime.sleep(_TRUNCATE_PAUSE_S)
-        raise self._kind.error(f"{self._kind.what}: a reader keeps deleted bytes from being erased; close it")
+        raise self._kind.error(f"{self._kind.what}: an open reader prevents erasure of deleted data; close it")
 
     async def try_truncate(self) -> None:
         """The same if no reader prevents it now; a later :meth:`truncate` makes sure."""

@@ -14,7 +14,7 @@ from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS: Final = 1000
 _SHOWN: Final = 8
-_UNSEEN: Final = "how far the folds have come could not be read: this gateway takes deltas once it has been"
+_UNSEEN: Final = "the fold positions could not be read: this gateway accepts deltas once they are known"
 
 
 class StalenessGuard:
@@ -48,8 +48,8 @@ class StalenessGuard:
             return ""
         shown = ", ".join(str(partition) for partition in behind[:_SHOWN])
         return (
-            f"the folds of partitions {shown}{some} have not stored yet what stands in the log: "
-            "this gateway takes deltas once they have; see that workers run"
+            f"the folds of partitions {shown}{some} are behind the log: "
+            "this gateway accepts deltas once they have caught up; check that workers run"
         )
 
     def set_targets(self, ends: Mapping[int, int]) -> None:

@@ -102,7 +102,7 @@ class WindowBook:
         """
         state = self.states.get(window)
         if state is None or state is WindowState.SKIPPED:
-            raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
+            raise WindowOrderError(f"window {window} cannot be sealed: it was never opened by a gateway")
         first = self.next_to_seal()
         if state in UNSEALED and first is not None and first < window:
             raise WindowOrderError(f"window {window} cannot be sealed yet: window {first} is {self.states[first]}")
@@ -116,8 +116,8 @@ class WindowBook:
         if self.states.get(window) is WindowState.OPEN and now_ms < due_ms(schedule, window):
             ends, due = (_utc(time_ms) for time_ms in (schedule.end_ms(window), due_ms(schedule, window)))
             raise WindowOrderError(
-                f"window {window} is not over: it ends at {ends} and takes late deltas until {due} (UTC); sealed "
-                "before (--window with --early), it loses what is still on its way"
+                f"window {window} is not over: it ends at {ends} and accepts late deltas until {due} (UTC); "
+                "to seal it earlier and lose later deltas, use --window with --early"
             )
 
     def check_outcome(self, window: int) -> None:

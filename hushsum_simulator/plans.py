@@ -58,7 +58,7 @@ def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
     try:
         return Plan.from_toml(data.decode("utf-8") + "\n", parameters)
     except UnicodeDecodeError as error:
-        raise PlanError("plan", str(path), "TOML in UTF-8, or the canonical bytes of a made plan") from error
+        raise PlanError("plan", str(path), "a plan in TOML (UTF-8), or a compiled plan") from error
 
 
 def refuse_incomparable(plan: Plan) -> None:

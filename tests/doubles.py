@@ -530,7 +530,7 @@ class MemoryStore(Store):
         if (kind, window) not in self.results:
             raise StoreError(f"window {window} has no outcome to publish")
         if self.receipts is None or self.receipts.id != receipts.id:
-            raise StoreError("receipts that are not this store's")
+            raise StoreError("the receipts belong to another store")
         self.receipts = max(self.receipts, receipts, key=lambda mark: mark.lines)
         self.results[kind, window] = (self.results[kind, window][0], True)
 

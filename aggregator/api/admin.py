@@ -194,5 +194,5 @@ def _stopped_text(why: str, sealed: int) -> str:
     """Why no outcome is taken, and how many windows wait: sealed windows are kept, not dropped."""
     if not why or not sealed:
         return why
-    waiting = "1 sealed window waits" if sealed == 1 else f"{sealed} sealed windows wait"
-    return f"{why} ({waiting} for the outcome; what was sent is kept until it is taken)"
+    waiting = "1 sealed window is waiting" if sealed == 1 else f"{sealed} sealed windows are waiting"
+    return f"{why} ({waiting} for release; accepted data is kept)"

@@ -121,7 +121,7 @@ class CancellableCall:
             try:
                 await replies.aclose()
             except Exception as error:  # noqa: BLE001  it is over, whatever happens at its end
-                _journal.error("a stream did not end well", exc_info=error)
+                _journal.error("stream handler failed", exc_info=error)
 
 
 class OpenCalls:
@@ -234,7 +234,7 @@ class SharedConcurrencyLimit:
         )
         self._ended[oldest], _ = self._open[oldest]
         self._forget(oldest)
-        oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came"))
+        oldest.end(overloaded(f"at most {self._most} {self._what} at once, and newer ones were accepted"))
 
     def _forget(self, call: CancellableCall) -> None:
         if call in self._open:
@@ -289,11 +289,11 @@ class RequestAdmission:
         """
         caller = self._callers.get(name)
         if caller is not None and name and caller.under_way >= self._of_one:
-            raise RefusedError(share_taken(f"{self._of_one} calls of one client may be under way"))
+            raise RefusedError(share_taken(f"{self._of_one} concurrent calls per client"))
         if name and self._under_way >= self._most:
-            raise overloaded(f"at most {self._most} calls may be under way")
+            raise overloaded(f"at most {self._most} concurrent calls")
         if not name and caller is not None and caller.under_way >= NAMELESS_CALLS_MAX:
-            raise overloaded(f"at most {NAMELESS_CALLS_MAX} calls without a name may be under way")
+            raise overloaded(f"at most {NAMELESS_CALLS_MAX} concurrent calls without a client id")
         if caller is None:
             caller = self._callers[name] = _Caller(self._at_once if name else self._nameless_at_once)
         caller.under_way += 1
@@ -319,7 +319,7 @@ class RequestAdmission:
         if self._unread >= UNREAD_MAX:
             most = max(self._callers.values(), key=lambda each: len(each.unread))
             if len(most.unread) <= max(1, len(caller.unread)):
-                raise overloaded(f"{UNREAD_MAX} messages are on their way")
+                raise overloaded(f"{UNREAD_MAX} unread messages")
             self._end_oldest(most)
         caller.unread[call] = None
         self._unread += 1
@@ -345,13 +345,13 @@ class RequestAdmission:
         return message
 
     def _late(self) -> RefusedError:
-        detail = f"no whole message came in {self._message_s_max:.0f} s, expected one"
+        detail = f"no complete message received within {self._message_s_max:.0f} s"
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
 
     def _end_oldest(self, caller: _Caller) -> None:
         call = next(iter(caller.unread))
         self._forget(caller, call)
-        call.end(overloaded("others wait, and the message of this call has not come"))
+        call.end(overloaded("other calls are waiting, and the message of this call has not arrived"))
 
     def _forget(self, caller: _Caller, call: CancellableCall) -> None:
         if call in caller.unread:
@@ -368,8 +368,8 @@ class Malformed:
 
     def error(self) -> MalformedMessageError:
         if self.bytes_max is None:
-            return MalformedMessageError("bytes that are no message of this method, expected one")
-        return MalformedMessageError(f"a message of {self.size} bytes, expected at most {self.bytes_max}")
+            return MalformedMessageError("the bytes received are not a valid message of this method")
+        return MalformedMessageError(f"message of {self.size} bytes, expected at most {self.bytes_max}")
 
 
 def reader(message: type[Q], bytes_max: int, payload: str = "") -> Callable[[bytes], Q | Malformed]:
@@ -412,11 +412,11 @@ async def one_message(call: CancellableCall, context: Context) -> Any:  # a mess
     """
     message = await next_message(context)
     if message is grpc.aio.EOF:
-        raise MalformedMessageError("no message, expected one")
+        raise MalformedMessageError("no message received, expected one")
     call.received_bytes = _size_of(message)
     if not isinstance(message, Malformed) and (second := await next_message(context)) is not grpc.aio.EOF:
         call.received_bytes += _size_of(second)
-        raise MalformedMessageError("more than one message, expected one")
+        raise MalformedMessageError("more than one message received, expected one")
     return message
 
 

@@ -219,7 +219,7 @@ class Call(CancellableCall):
         name, scopes = self._admitted
         try:
             if self._authenticator.admit(self._peer, *scopes) != name:
-                return UnauthenticatedError("this caller has another name now, expected a new call")
+                return UnauthenticatedError("the identity of the caller has changed: start a new call")
         except (UnauthenticatedError, ForbiddenError) as error:
             return error
         return None

@@ -179,10 +179,10 @@ class Session:
             self._sends.pay(self._client_id, size)
         except RefusedError as error:
             return error.refusal
-        return Refusal.of(Reason.MALFORMED, "bytes that are no SubmitRequest, expected one")
+        return Refusal.of(Reason.MALFORMED, "the bytes received are not a valid SubmitRequest")
 
     async def _overload(self, request: pb.SubmitRequest | Malformed) -> None:
-        detail = f"more than {self._in_flight_max} deltas of this session without an answer"
+        detail = f"more than {self._in_flight_max} unanswered deltas in this session"
         refusal = Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
         delta_id = None if isinstance(request, Malformed) else id_in(request.delta)
         self._refuse(refused(delta_id, refusal))
@@ -260,7 +260,7 @@ class LargeDeltas:
                 moment all: it may be sent again.
         """
         if client_id in self._senders:
-            raise overloaded("another delta of this client is coming in chunks, expected one at a time")
+            raise overloaded("another chunked delta of this client is being received, expected one at a time")
         self._sends.check(client_id)  # else it would send all of it to be refused
         charge = RateCharge(self._sends.rates, client_id)
         self._senders.add(client_id)
@@ -314,7 +314,7 @@ class LargeDeltas:
             if size > self._delta_bytes_max:
                 raise DeltaError(Reason.TOO_LARGE, f"{size} bytes, expected at most {self._delta_bytes_max}")
             if upload.received + len(chunk.data) > size:
-                raise MalformedMessageError(f"delta chunk: one that ends beyond the {size} bytes that were named")
+                raise MalformedMessageError(f"delta chunk: ends beyond the announced size of {size} bytes")
             self._book(upload, len(chunk.data))
             upload.data += chunk.data
             if upload.received == size:
@@ -356,7 +356,7 @@ class LargeDeltas:
         upload.gave_up = True
 
     def _no_room(self) -> RefusedError:
-        return overloaded(f"deltas that come in chunks may hold {self._held_bytes_max} bytes at once")
+        return overloaded(f"bytes of chunked deltas in memory: at most {self._held_bytes_max}")
 
     async def _next(self, chunks: Chunks, began_s: float, upload: _Upload) -> DeltaChunk:
         """The next chunk; whatever arrives is paid for."""
@@ -364,14 +364,14 @@ class LargeDeltas:
         try:
             message = await within(max(min(left_s, GRACE_S), 0.0), anext(chunks), runtime=self._runtime)
         except TimeoutError as error:
-            detail = f"chunks come too slowly, expected {BYTES_S_MIN} bytes a second after the first {GRACE_S:g} s"
+            detail = f"chunks arrive too slowly, expected {BYTES_S_MIN} bytes per second after the first {GRACE_S:g} s"
             raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail)) from error
         except StopAsyncIteration as error:
-            detail = f"delta chunk: the last one came after {upload.received} bytes, expected more"
+            detail = f"delta chunk: the stream ended after {upload.received} bytes, expected more"
             raise MalformedMessageError(detail) from error
         self._sends.pay_chunk(upload.charge, message.size if isinstance(message, Malformed) else len(message.data))
         if isinstance(message, Malformed):
-            raise MalformedMessageError("bytes that are no DeltaChunk, expected one")
+            raise MalformedMessageError("the bytes received are not a valid DeltaChunk")
         return delta_chunk_from_wire(message)
 
 
@@ -452,7 +452,7 @@ class Collection:
         client_id = call.client_id()
         self._receiver.check_running()
         if len(self._sessions) >= self._sessions_max:
-            raise overloaded(f"at most {self._sessions_max} sessions may be open")
+            raise overloaded(f"at most {self._sessions_max} open sessions")
         session = Session(self._receiver, client_id, self._metrics, self._sends, self._handshake.in_flight_max)
         self._sessions.add(session)
         self._metrics.session_opened()

@@ -89,7 +89,7 @@ class ConnectionGuard:
         self._port = 0
         self._addresses = 1
         closed = prometheus_client.Counter(
-            "hushsum_connections_closed", "Connections that were closed, by reason", ["reason"], registry=registry
+            "hushsum_connections_closed", "Connections closed by the server, by reason", ["reason"], registry=registry
         )
         reasons = ("failing_calls", "unread_replies", "never_admitted", "share")
         self._closed = {reason: closed.labels(reason) for reason in reasons}

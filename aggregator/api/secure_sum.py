@@ -43,7 +43,7 @@ class SecureSumService:
         self._sums = sums
         self._directory = b"" if directory is None else directory.to_bytes()
         self._runtime = runtime
-        self._streams = ConcurrencyLimit(streams_max, "clients may take part")
+        self._streams = ConcurrencyLimit(streams_max, "participating clients")
         self._sends = sends
 
     def add_to(self, methods: Methods) -> Handler:
@@ -80,7 +80,7 @@ class SecureSumService:
 
     def _secure(self) -> CohortCoordinator:
         if self._sums is None:
-            detail = "the plan that is collected here has no secure sum, expected its deltas"
+            detail = "the plan collected here has no secure sum: send sketch deltas"
             raise RefusedError(Refusal.of(Reason.WRONG_MODE, detail))
         return self._sums
 
@@ -94,12 +94,14 @@ class SecureSumService:
         try:
             request = await within(ENTER_S, anext(requests), runtime=self._runtime)
         except TimeoutError as error:
-            raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing came in {ENTER_S:g} s")) from error
+            raise RefusedError(
+                Refusal.of(ServiceReason.UNAVAILABLE, f"no message received within {ENTER_S:g} s")
+            ) from error
         except StopAsyncIteration as error:
-            raise MalformedMessageError("expected to enter, got nothing") from error
+            raise MalformedMessageError("expected the message enter, got none") from error
         enter = _decoded(request)
         if not isinstance(enter, Enter):
-            raise MalformedMessageError("expected to enter first")
+            raise MalformedMessageError("expected the message enter first")
         return enter
 
     async def _read(self, sums: CohortCoordinator, participant: Participant, requests: _Requests) -> None:
@@ -120,5 +122,5 @@ class SecureSumService:
 
 def _decoded(request: pb.RoundRequest | Malformed) -> RoundRequest:
     if isinstance(request, Malformed):
-        raise MalformedMessageError("bytes that are no RoundRequest, expected one")
+        raise MalformedMessageError("the bytes received are not a valid RoundRequest")
     return convert_rounds.request_from_wire(request)

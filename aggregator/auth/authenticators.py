@@ -66,8 +66,8 @@ def _holder(certificate: x509.Certificate) -> CertificateHolder | None:
     return CertificateHolder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
 
 
-NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
-NO_HOLDER: Final = "a client certificate of this service is expected, and none that is good came"
+NO_BEARER: Final = "expected a valid token with every call, got none"
+NO_HOLDER: Final = "expected a valid client certificate, got none"
 
 
 def is_loopback_peer(peer: str) -> bool:
@@ -101,7 +101,9 @@ class DeclaredNameAuthenticator:
         if Scope.READ in scopes:
             return ""
         if not is_loopback_peer(peer.address):
-            raise UnauthenticatedError("a caller is believed from this machine alone: no tokens are set up here")
+            raise UnauthenticatedError(
+                "only callers on this machine are accepted, because the service has no authentication"
+            )
         return "" if Scope.ADMIN in scopes else _declared(peer.metadata)
 
 
@@ -170,10 +172,10 @@ def _admitted(holder: TokenEntry | CertificateHolder, proof: str, peer: Peer, wa
     One that declares another name is refused, not corrected: its deltas would count for a client that it does not mean.
     """
     if not any(scope in holder.scopes for scope in wanted):
-        raise ForbiddenError(f"this needs the scope {' or '.join(wanted)}, which this caller does not have")
+        raise ForbiddenError(f"permission denied: this call requires the scope {' or '.join(wanted)}")
     if CLIENT_ID in peer.metadata and _decoded(peer.metadata[CLIENT_ID]) != holder.name:
         raise ForbiddenError(
-            f"this {proof} is of {holder.name!r}, and the caller declares another name: take that as client id"
+            f"the {proof} belongs to {holder.name!r}, but the caller declares another client id: use {holder.name!r}"
         )
     return holder.name
 

@@ -42,7 +42,7 @@ class RenewingTls:
         """What changed since the last call; None where nothing did, or the new files cannot be used."""
         if not self._files.refresh():
             return None
-        _journal.info("a new certificate is shown from now on", tls_cert=str(self._certificate))
+        _journal.info("TLS certificate reloaded", tls_cert=str(self._certificate))
         return self._files.value
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
@@ -62,7 +62,7 @@ class RenewingTls:
 
 
 def _log_failure(why: str) -> None:
-    _journal.error("the new certificate cannot be used, the last good one is still shown", error=why)
+    _journal.error("TLS certificate not reloaded: using the previous one", error=why)
 
 
 def _read(setting: str, path: Path, *, private: bool = False) -> bytes:
@@ -71,9 +71,11 @@ def _read(setting: str, path: Path, *, private: bool = False) -> bytes:
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror}") from error
     if private and mode & OTHERS:
-        raise ConfigError(f"{setting}: {path}: mode {mode:03o}, others may use this key: chmod 600 {path}")
+        raise ConfigError(
+            f"{setting}: {path}: mode {mode:03o}, the private key is accessible to other users: chmod 600 {path}"
+        )
     if len(data) > _FILE_BYTES_MAX:
-        raise ConfigError(f"{setting}: {path}: more than {_FILE_BYTES_MAX} bytes, which no certificates need")
+        raise ConfigError(f"{setting}: {path}: larger than {_FILE_BYTES_MAX} bytes, expected certificates in PEM")
     return data
 
 

@@ -85,7 +85,7 @@ class TokenTable:
         self._entries: dict[str, TokenEntry] = {}
         for entry in entries:
             if entry.id in self._entries:
-                raise TokenTableError(f"token {entry.id} stands there twice")
+                raise TokenTableError(f"token {entry.id} is listed twice")
             self._entries[entry.id] = entry
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ def _name(value: object) -> str:
 def _scopes(value: object) -> frozenset[Scope]:
     known = [scope.value for scope in Scope]
     if not isinstance(value, list) or not value or not all(each in known for each in value):
-        raise _FieldError(f"scopes: expected a list of {', '.join(known)}, one at least")
+        raise _FieldError(f"scopes: expected a list of {', '.join(known)}, at least one")
     return frozenset(Scope(each) for each in value)
 
 
@@ -229,7 +229,7 @@ def read_trusted_table(path: Path) -> TokenTable:
     """
     data, mode = bytes_and_mode(path, TABLE_BYTES_MAX)
     if mode & _WRITABLE:
-        raise TokenTableError(f"mode {mode:03o}, others may write this table: chmod go-w {path}")
+        raise TokenTableError(f"mode {mode:03o}, the token file is writable by other users: chmod go-w {path}")
     return TokenTable.from_bytes(data)
 
 
@@ -283,7 +283,7 @@ def change_table(path: Path, change: Callable[[TokenTable], TokenTable]) -> None
             sync_folder(real.parent)
         except OSError as error:
             raise TokenTableError(
-                f"{path}: is changed, but may be as it was after a loss of power: its folder cannot be made durable "
+                f"{path}: changed, but the change may be lost in a power failure: its directory cannot be synced "
                 f"({error.strerror}); look at it again then"
             ) from error
 
@@ -355,7 +355,7 @@ def issue(
     if flaw := flaw_of(name):
         raise TokenTableError(f"name: expected {CLIENT_ID_FORM}, got {flaw}")
     if not scopes:
-        raise TokenTableError("scopes: expected one at least")
+        raise TokenTableError("scopes: expected at least one")
     id = entropy.read(ID_BYTES).hex()
     secret = base64.urlsafe_b64encode(entropy.read(SECRET_BYTES)).rstrip(b"=").decode()
     whole_s = None if expires_ms is None else expires_ms // 1000 * 1000
@@ -368,9 +368,9 @@ class TokenMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, registry=registry)
-        self.tokens = gauge("hushsum_tokens", "Tokens of the table that counts now, expired ones included")
+        self.tokens = gauge("hushsum_tokens", "Tokens in the loaded token file, including expired ones")
         self.unreadable = gauge(
-            "hushsum_tokens_unreadable", "1 while the file of tokens cannot be read: the last good one counts"
+            "hushsum_tokens_unreadable", "1 while the token file cannot be reloaded and the previous version is used"
         )
 
 
@@ -401,7 +401,7 @@ class TokenFile:
         except TokenTableError as error:
             raise ConfigError(f"tokens: {path}: {error}") from error
         if not files.value:
-            _journal.warning("there are no tokens: nobody is answered")
+            _journal.warning("token file is empty: every call is rejected")
         return cls(files, runtime, metrics)
 
     @property
@@ -418,7 +418,7 @@ class TokenFile:
         is_new = await self._runtime.blocking(self._files.refresh)
         self._show()
         if is_new:
-            _journal.info("tokens were read again", tokens=len(self.table))
+            _journal.info("token file reloaded", tokens=len(self.table))
 
     def _show(self) -> None:
         self._metrics.tokens.set(len(self.table))
@@ -426,4 +426,4 @@ class TokenFile:
 
 
 def _log_failure(why: str) -> None:
-    _journal.error("the file of tokens cannot be read, its last good state counts", error=why)
+    _journal.error("token file not reloaded: using the previous version", error=why)

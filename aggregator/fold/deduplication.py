@@ -126,13 +126,13 @@ class StreamState:
         """
         if data[:1] > bytes([STREAM_FORMAT]):
             raise StoreError(
-                f"stream state: format {data[0]}, this version reads up to {STREAM_FORMAT}: update the service"
+                f"stream state: format {data[0]}, this version supports up to {STREAM_FORMAT}: update the service"
             )
         if len(data) < HEAD.size or data[0] != STREAM_FORMAT:
-            raise StoreError("stream state: not the bytes of one")
+            raise StoreError("stream state: invalid encoding")
         _, highest, mask, last_window, count = HEAD.unpack_from(data)
         if count > REACH or len(data) - HEAD.size != count * SLOT_BYTES or mask >> count:
-            raise StoreError("stream state: its slots do not fit its head")
+            raise StoreError("stream state: the number of slots does not match the header")
         return highest, mask, last_window, count
 
     def _advance(self, sequence: int) -> None:

@@ -428,7 +428,7 @@ class Fold:
         words, cohort = self._plan.words, self._plan.privacy.cohort
         assert cohort is not None, "a secure plan has cohorts"
         if len(entry.sum) != words.bytes:
-            raise DeltaError(Reason.WRONG_SHAPE, f"a sum of {len(entry.sum)} bytes, expected {words.bytes}")
+            raise DeltaError(Reason.WRONG_SHAPE, f"cohort sum of {len(entry.sum)} bytes, expected {words.bytes}")
         if not cohort.survivors_min <= entry.submissions <= cohort.size:
             expected = f"{cohort.survivors_min} to {cohort.size}"
             raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{entry.submissions} submissions, expected {expected}")
@@ -443,7 +443,7 @@ class Fold:
     def _count_reports(self, entry: ReportsEntry, window: int) -> Reason | None:
         # The amplified guarantee of the plan holds only for shuffled batches of so many reports.
         if self._shuffle_min and not entry.shuffled:
-            raise DeltaError(Reason.UNSHUFFLED, "reports that did not come through the plan's shuffler")
+            raise DeltaError(Reason.UNSHUFFLED, "reports without a shuffler's signature, expected shuffled reports")
         batch = unpack_reports(entry.batch, self._plan)
         if len(batch.reports) < self._shuffle_min:
             came = f"{len(batch.reports)} shuffled reports"

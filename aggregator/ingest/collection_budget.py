@@ -73,7 +73,7 @@ class CollectionBudget:
         return result
 
     async def _ask(self, window: int, pending: "asyncio.Future[bool | AggregatorError]") -> None:
-        result: bool | AggregatorError = StoreUnavailableError("the question for the charge was given up")
+        result: bool | AggregatorError = StoreUnavailableError("the charge request was abandoned")
         asked_s, era = self._runtime.monotonic(), self._era
         try:
             await asked(self._question(window), self._runtime)
@@ -103,4 +103,4 @@ async def asked(question: Awaitable[None], runtime: Runtime) -> None:
     except WindowNotBegunError as error:
         raise RefusedError(not_begun(error.wait_ms)) from error
     except TimeoutError as error:
-        raise StoreUnavailableError(f"the ledger has not answered in {ASK_S:g} s") from error
+        raise StoreUnavailableError(f"the ledger did not respond within {ASK_S:g} s") from error

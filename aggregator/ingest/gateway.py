@@ -181,7 +181,7 @@ class Gateway:
         try:
             parsed = self._policy.parse_many([received.data for received, _, _ in reserved])
         except Exception as error:  # noqa: BLE001  each is then parsed alone, and fails alone
-            _journal.error("deltas could not be parsed together", exc_info=error)
+            _journal.error("batch parsing failed, parsing deltas one by one", exc_info=error)
             parsed = [None] * len(reserved)
         for (received, on_answer, reservation), header in zip(reserved, parsed, strict=True):
             try:
@@ -244,9 +244,9 @@ class Gateway:
 
     def _check_room(self, owner: str) -> None:
         if len(self._inflight) >= self._pending_entries_max:
-            raise overloaded(f"at most {self._pending_entries_max} deltas may wait for the log or the fold")
+            raise overloaded(f"at most {self._pending_entries_max} deltas may be pending")
         if self._inflight.of(owner) >= self._share_max:
-            raise RefusedError(share_taken(f"{self._share_max} deltas of one client may wait"))
+            raise RefusedError(share_taken(f"{self._share_max} pending deltas per client"))
 
     # -------------------------------------------------------------------------------------------------------- appended
 
@@ -278,12 +278,12 @@ class Gateway:
             self._budget_failures.failed(now_s, f"window {window} is not charged", error, passes=passes)
             answer = unavailable(delta.id, NOT_CHARGED if passes else FAILED)
         else:
-            self._budget_failures.worked(self._runtime.monotonic(), "windows are charged again")
+            self._budget_failures.worked(self._runtime.monotonic(), "window charges work again")
         if answer is None:
             try:
                 refusal = self._commit(delta, entry, is_new=is_new)
             except Exception as error:  # noqa: BLE001  every sender gets its answer
-                _journal.error("a delta could not be handed to the log", exc_info=error)
+                _journal.error("delta not submitted to the log", exc_info=error)
                 answer = unavailable(delta.id, FAILED)
             else:
                 if refusal is None:
@@ -326,7 +326,7 @@ class Gateway:
         try:
             self._answer_commit(delta, result)
         except Exception as error:  # noqa: BLE001  every sender gets its answer
-            _journal.error("what was committed could not be answered", exc_info=error)
+            _journal.error("commit result not answered", exc_info=error)
             if delta.answer is None:
                 self._resolve(delta, unavailable(delta.id, FAILED), is_appended=not isinstance(result, Refusal))
 
@@ -366,14 +366,14 @@ class Gateway:
             self._metrics.answered(answer)
             on_answer(answer)
         except Exception as error:  # noqa: BLE001  the others still get theirs
-            _journal.error("an answer could not be handed to its caller", exc_info=error)
+            _journal.error("answer not delivered to the caller", exc_info=error)
 
     def _answer_of(self, error: Exception, data: bytes) -> Answer:
         if isinstance(error, DeltaError):
             return refused(id_in(data), Refusal.of(error.reason, error.detail))
         if isinstance(error, RefusedError):
             return refused(id_in(data), error.refusal)
-        _journal.error("a delta could not be looked at", exc_info=error)
+        _journal.error("delta validation failed", exc_info=error)
         return unavailable(id_in(data), FAILED)
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:

@@ -35,7 +35,7 @@ RETRY_AFTER_MS_MIN: Final = 20
 _FAILED_RETRY_AFTER_MS: Final = 1000
 _KEY_BYTES: Final = 16
 _ENVELOPE_BYTES: Final = 4096
-_FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
+_FATE_OPEN: Final = "the log or the store failed: the delta may or may not be durable"
 
 _journal = journal("commits")
 
@@ -160,7 +160,7 @@ class GroupWriter(ABC, Generic[Item, Outcome]):
             try:
                 pending.on_result(outcome)
             except Exception as error:  # noqa: BLE001  the others of the group get theirs, and the writer goes on
-                _journal.error("an outcome could not be handed to its caller", exc_info=error)
+                _journal.error("commit result not delivered to the caller", exc_info=error)
 
 
 class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
@@ -200,7 +200,7 @@ class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
             return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
         if self.enqueue(entry, len(entry.data), on_result):
             return None
-        detail = f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
+        detail = f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may be pending"
         return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
 
     def _retry_after_ms(self) -> int:
@@ -230,7 +230,7 @@ class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
         except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
             self._metrics.commit_failed()
             passes = isinstance(error, TRANSIENT)
-            self._failures.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
+            self._failures.failed(self._runtime.monotonic(), "log appends fail", error, passes=passes)
             committed = repeat(Refusal.of(ServiceReason.UNAVAILABLE, _FATE_OPEN, _FAILED_RETRY_AFTER_MS))
         if not never:
             return list(islice(committed, len(entries)))
@@ -242,7 +242,7 @@ class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
         positions = await self._log.append(entries)
         self._group_s = self._runtime.monotonic() - began_s
         states = await self._window_tracker.read_confirmed({entry.window for entry in entries})
-        self._failures.worked(self._runtime.monotonic(), "appends work again")
+        self._failures.worked(self._runtime.monotonic(), "log appends work again")
         self._metrics.committed(len(entries), sum(len(entry.data) for entry in entries), self._group_s)
         ends = {entry.partition: position + 1 for entry, position in zip(entries, positions, strict=True)}
         for partition, end in ends.items():

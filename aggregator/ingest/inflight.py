@@ -74,7 +74,7 @@ def released(reservation: QuotaReservation, answer: Answer) -> Answer:
     try:
         reservation.answered(answer)
     except Exception as error:  # noqa: BLE001  the other deltas of its batch or group still get their answers
-        _journal.error("what a delta has reserved could not be released", exc_info=error)
+        _journal.error("reserved quota not released", exc_info=error)
         return unavailable(answer.id, FAILED)
     return answer
 
@@ -170,9 +170,9 @@ class VerdictResolver:
             )
         except (TimeoutError, AggregatorError) as error:
             passes = isinstance(error, (TimeoutError, *TRANSIENT))
-            self._failures.failed(self._runtime.monotonic(), "the folds do not answer", error, passes=passes)
+            self._failures.failed(self._runtime.monotonic(), "folds do not respond", error, passes=passes)
             return unavailable(delta.id, NOT_YET if passes else FAILED)
-        self._failures.worked(self._runtime.monotonic(), "the folds answer again")
+        self._failures.worked(self._runtime.monotonic(), "folds respond again")
         if kind is RememberedKind.REFUSED:
             assert reason is not None
             return refused(delta.id, errors.of_fold(reason, delta.id, self._plan))

@@ -325,17 +325,17 @@ def submission_policy_of(
 
 def _check_shuffled(shufflers: Directory, data: bytes, shuffled: Authenticity | None) -> None:
     if shuffled is None:
-        what = "the plan takes reports from its shuffler alone"
+        what = "the plan accepts only shuffled reports"
     else:
         key = shufflers.keys.get(shuffled.key_id)
         if key is None or key.role is not Role.SHUFFLER or shuffled.suite != ED25519:
-            what = "this is not signed by a shuffler that is known here"
+            what = "the batch is not signed by a shuffler in the key registry"
         elif not key.public_key.verifies(shuffled.tag, SHUFFLED, data):
-            what = "this is not what the shuffler has signed"
+            what = "the shuffler's signature does not match the batch"
         else:
             return
-    raise RefusedError(Refusal.of(Reason.UNSHUFFLED, f"{what}; send it to the shuffler, which signs what it passes on"))
+    raise RefusedError(Refusal.of(Reason.UNSHUFFLED, f"{what}; send reports to the shuffler"))
 
 
 def _unexpected_signature() -> RefusedError:
-    return RefusedError(Refusal.of(Reason.MALFORMED, "a shuffler's signature, expected none: the plan has no shuffler"))
+    return RefusedError(Refusal.of(Reason.MALFORMED, "shuffler's signature not expected: the plan has no shuffler"))

@@ -89,17 +89,17 @@ class WindowTracker:
             RefusedError: The window is before the plan's first, beyond the clock and the skew, or was never open.
         """
         if window < self.first_window:
-            detail = f"window {window}, expected {self.first_window} or later: the plan's first here"
+            detail = f"window {window}, expected {self.first_window} or later, the first window of the plan here"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_PAST, detail))
         state = self.state(window)
         if state is WindowState.OPEN:
             return
         accepted = self.accepted()
         if state is None and window >= accepted.stop:
-            detail = f"window {window}, expected at most {accepted.stop - 1} by this clock and its stated skew"
+            detail = f"window {window}, expected at most {accepted.stop - 1} by this clock and skew_s"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
         if state is WindowState.SKIPPED or (state is None and window < accepted.start):
-            detail = f"window {window}, which no gateway of this service had open"
+            detail = f"window {window} was never opened by a gateway"
             raise RefusedError(Refusal.of(ServiceReason.WINDOW_NOT_OPEN, detail))
 
     async def load(self) -> None:

@@ -83,7 +83,7 @@ class PlainMessages:
         except MalformedEntryError:
             return _MALFORMED
         if batch.suite != UNSIGNED:
-            raise LogError(f"partition {partition}: a signed message, and no directory to check it: set `directory`")
+            raise LogError(f"partition {partition}: signed message, but no key registry is configured: set `directory`")
         return _opened(batch, None)
 
     def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
@@ -127,7 +127,7 @@ class SignedMessages:
         """
         signer = self._signers.get(seals)
         if signer is None:
-            raise LogError(f"this process has no {'releaser' if seals else 'gateway'} key to sign with")
+            raise LogError(f"no {'releaser' if seals else 'gateway'} key is configured for signing")
         key_id, key = signer
         batch = signed_batch(entries, plan_id=self._plan_id, partition=partition, key_id=key_id, key=key)
         return batch_to_bytes(batch)
@@ -160,8 +160,8 @@ def _opened(batch: Batch, signer: Role | None) -> OpenedMessage:
 
 
 _PROBLEMS: Final = {
-    Reason.UNSIGNED: "no key of the directory signed it for this partition",
-    Reason.MALFORMED: "a message of the log that holds no entries",
+    Reason.UNSIGNED: "no key of the key registry signed it for this partition",
+    Reason.MALFORMED: "log message without entries",
 }
 
 
@@ -203,9 +203,7 @@ def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry |
 
 # Deltas of these signers need no further check.
 _ADMITTED_AS_DELTAS: Final = frozenset({None, Role.GATEWAY})
-_CHARGED_AT_GATEWAYS: Final = (
-    "what local plans collect is taken by gateways alone, which charge the ledger before a window's first submission"
-)
+_CHARGED_AT_GATEWAYS: Final = "plans of mode local accept submissions only from gateways, which charge the ledger first"
 # The role that signs each kind of entry. Only the gateway that a cohort's clients sent their vectors to has its sum.
 _SIGNERS: Final[dict[type[LogEntry], Role]] = {
     DeltaEntry: Role.GATEWAY,
@@ -224,7 +222,7 @@ _NAMES: Final[dict[type[LogEntry], str]] = {
 def _admit_of_producer(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEntry | RefusedEntry:
     """Checks a producer's delta as a gateway would, but by the log's clock and the directory's authentication."""
     if appended_ms is None:
-        return RefusedEntry(Reason.UNSIGNED, "a producer's delta, in a log that has no clock of its own")
+        return RefusedEntry(Reason.UNSIGNED, "producer's delta in a log without timestamps")
     if flaw := flaw_of(entry.client_id):
         return RefusedEntry(Reason.MALFORMED, f"expected {CLIENT_ID_FORM}, got {flaw}")
     if len(entry.delta) > plan.delta_bytes_max:

@@ -180,7 +180,7 @@ def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[
         return plan, [0] * partitions
     plan, stored = row
     if stored != partitions:
-        raise LogError(f"log: this plan's entries are in {stored} partitions, not {partitions}; it stays as it began")
+        raise LogError(f"log: this plan has {stored} partitions, got {partitions}; the number cannot be changed")
     rows = db.execute("SELECT position FROM ends WHERE plan = ? ORDER BY partition", (plan,)).fetchall()
     return plan, [end for (end,) in rows]
 

@@ -241,7 +241,7 @@ class ReadinessProbe:
             await within(_ANSWER_S_MAX, self._sound(), runtime=self._runtime)
         except (AggregatorError, TimeoutError) as error:
             # Only failures are traced.
-            with self.tracer.span("sounding failed", kind=type(error).__name__) as span:
+            with self.tracer.span("dependency check failed", kind=type(error).__name__) as span:
                 span.note(seconds=self._runtime.monotonic() - began_s)
             return str(error) or type(error).__name__
         return ""
@@ -255,9 +255,9 @@ class ReadinessProbe:
             return
         self._answers = answers
         if answers:
-            _journal.info(f"{self._what}: answers again")
+            _journal.info(f"{self._what} available again")
         else:
-            _journal.error(f"{self._what}: no answer for long; health checks say so", why=why)
+            _journal.error(f"{self._what} unavailable: health checks fail", why=why)
 
 
 class DependencyProbe(ReadinessProbe):
@@ -321,9 +321,9 @@ class DependencyProbe(ReadinessProbe):
         self._waits = waits
         if waits:
             assert self._staleness is not None
-            _journal.warning("no delta is taken: the store may be older than the log", why=self._staleness.why)
+            _journal.warning("deltas are rejected: the store may be older than the log", why=self._staleness.why)
         else:
-            _journal.info("the folds have stored all that stood in the log: deltas are taken")
+            _journal.info("deltas are accepted again: the store is up to date with the log")
         return waits
 
 

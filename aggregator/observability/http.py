@@ -89,7 +89,7 @@ class HttpPage(socketserver.ThreadingTCPServer):
         try:
             connection, peer = self.socket.accept()
         except OSError:
-            threading.Event().wait(_POLL_S)  # no more files can be opened now: to try again at once would take a core
+            threading.Event().wait(_POLL_S)  # too many open files: to try again at once would take a core
             raise
         connection.settimeout(CONNECTION_S_MAX)
         if self.tls is not None:
@@ -97,7 +97,7 @@ class HttpPage(socketserver.ThreadingTCPServer):
                 connection = self.tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             except (OSError, ValueError) as error:
                 connection.close()
-                raise OSError("the connection ended before it began") from error
+                raise OSError("the connection was closed during the handshake") from error
         with self._guard:
             self._open[connection] = self._clock()
         return connection, peer
@@ -215,7 +215,7 @@ def _context_of(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext
 
 
 def _log_failure(why: str) -> None:
-    _journal.error("the metrics page keeps its certificates: the new ones cannot be used", error=why)
+    _journal.error("metrics certificates not reloaded: using the previous ones", error=why)
 
 
 def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -> HttpPage:

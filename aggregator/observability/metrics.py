@@ -59,36 +59,46 @@ class Metrics:
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        self._deltas = counter("hushsum_deltas", "Deltas by answer", ["status"])
-        self._refusals = counter("hushsum_refusals", "Refused deltas and calls, by reason", ["reason"])
-        self._sessions = gauge("hushsum_sessions", "Open submission streams")
-        self._appended_bytes = counter("hushsum_appended_bytes", "Bytes of entries made durable")
-        self._group_entries = histogram("hushsum_group_entries", "Entries of a group commit", buckets=_GROUP_SIZES)
-        self._commit_seconds = histogram("hushsum_commit_seconds", "Until a group was durable", buckets=_SECONDS)
-        self._commit_failures = counter("hushsum_commit_failures", "Appends, or reads after them, that failed")
+        self._deltas = counter("hushsum_deltas", "Sketch deltas answered, by status", ["status"])
+        self._refusals = counter("hushsum_refusals", "Sketch deltas and calls refused, by reason", ["reason"])
+        self._sessions = gauge("hushsum_sessions", "Open sessions")
+        self._appended_bytes = counter("hushsum_appended_bytes", "Bytes appended durably to the log")
+        self._group_entries = histogram("hushsum_group_entries", "Entries per group commit", buckets=_GROUP_SIZES)
+        self._commit_seconds = histogram(
+            "hushsum_commit_seconds", "Duration of a group commit, in seconds", buckets=_SECONDS
+        )
+        self._commit_failures = counter(
+            "hushsum_commit_failures", "Failed log appends, including failed reads after an append"
+        )
         self._folded = counter("hushsum_folded", "Entries folded, by verdict", ["partition", "verdict"])
-        self._fold_position = gauge("hushsum_fold_position", "The next position to fold", ["partition"])
-        self._log_end = gauge("hushsum_log_end", "The next position to append, as last seen", ["partition"])
+        self._fold_position = gauge("hushsum_fold_position", "Next log position to fold", ["partition"])
+        self._log_end = gauge("hushsum_log_end", "Next log position to append, as last observed", ["partition"])
         self._fold_lag = gauge(
-            "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"]
+            "hushsum_fold_lag", "Entries (Kafka: messages) appended but not yet folded", ["partition"]
         )
-        stored = "Those that no checkpoint has passed yet, wherever it is folded"
+        stored = "Entries (Kafka: messages) appended but not yet in a checkpoint of any process"
         self._stored_lag = gauge("hushsum_stored_fold_lag", stored, ["partition"])
-        self._partitions_held = gauge("hushsum_partitions_held", "Partitions that are folded here")
+        self._partitions_held = gauge("hushsum_partitions_held", "Partitions folded by this process")
         self._partition_stopped = gauge(
-            "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"]
+            "hushsum_partition_stopped",
+            "1 if the fold of the partition has stopped and needs an operator",
+            ["partition"],
         )
-        self._leading = gauge("hushsum_leading", "1 where this process is the plan's releaser")
-        self._ready = gauge("hushsum_ready", "0 while log or store is away for long, or folds are waited for")
-        self._retries = counter("hushsum_retries", "What failed for a moment and was tried again", ["what"])
-        self._checkpoint_seconds = histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS)
-        self._outcomes = counter("hushsum_outcomes", "Published outcomes", ["kind"])
-        self._withheld = counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"])
-        self._releasing_stopped = gauge("hushsum_releasing_stopped", "1 where an operator must act")
+        self._leading = gauge("hushsum_leading", "1 if this process holds the releaser lease")
+        self._ready = gauge("hushsum_ready", "1 if ready; 0 while the log or store is unavailable or folds are behind")
+        self._retries = counter("hushsum_retries", "Transient failures that were retried, by operation", ["what"])
+        self._checkpoint_seconds = histogram(
+            "hushsum_checkpoint_seconds", "Duration of a checkpoint, in seconds", buckets=_SECONDS
+        )
+        self._outcomes = counter("hushsum_outcomes", "Outcomes published", ["kind"])
+        self._withheld = counter("hushsum_outcomes_withheld", "Outcomes published as withheld", ["kind"])
+        self._releasing_stopped = gauge("hushsum_releasing_stopped", "1 if releasing has stopped and needs an operator")
         self._forgetting_pending = gauge(
-            "hushsum_forgetting_pending", "1 while something of a released window is not erased yet"
+            "hushsum_forgetting_pending", "1 while data of a released window is not yet erased"
         )
-        self._plan_info = gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS)
+        self._plan_info = gauge(
+            "hushsum_plan_info", "Constant 1; labels: plan, name, mode and role of the process", _PLAN_LABELS
+        )
         _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
         reasons = (*Reason, *ServiceReason)
@@ -180,14 +190,14 @@ class Metrics:
             self.stopped[partition] = why
             _journal.error("partition stopped", partition=partition, why=why)
         else:
-            _journal.info("partition goes on", partition=partition)
+            _journal.info("partition resumed", partition=partition)
 
     def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
         self._leading.set(leads)
 
     def retried(self, what: str, why: str) -> None:
         self._retries.labels(what).inc()
-        _journal.debug("trying again", what=what, why=why)
+        _journal.debug("retrying", what=what, why=why)
 
     def released(self, release: StoredOutcome) -> None:
         self._published("released", release)
@@ -207,16 +217,16 @@ class Metrics:
         if why:
             _journal.error("releasing stopped", why=why)
         else:
-            _journal.info("releasing goes on")
+            _journal.info("releasing resumed")
 
     def forgetting_pending(self, why: str) -> None:
         """Something of a released window is not erased yet, and is tried again; empty: all of it is erased."""
         self._forgetting_pending.set(1 if why else 0)
         before, self._pending = self._pending, why
         if why:
-            _journal.warning("forgetting is not done, trying again", why=why)
+            _journal.warning("erasure of released data failed, retrying", why=why)
         elif before:
-            _journal.info("nothing is left for this process to forget")
+            _journal.info("erasure of released data completed")
 
     def _show_lag(self, partition: int) -> None:
         if partition in self._positions:
@@ -229,7 +239,9 @@ class Metrics:
 
 
 def _show_process(registry: CollectorRegistry) -> None:
-    Gauge("hushsum_build_info", "1; the version that runs", ["version"], registry=registry).labels(__version__).set(1)
+    Gauge("hushsum_build_info", "Constant 1; label: version of the service", ["version"], registry=registry).labels(
+        __version__
+    ).set(1)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
 
@@ -293,12 +305,15 @@ class StoreMetrics:
         )
         self._oldest_unfinished = gauge(
             "hushsum_window_oldest_unfinished_seconds",
-            "How long ago the oldest window without an outcome ended; 0: none has ended",
+            "Seconds since the end of the oldest window without an outcome; 0 if none has ended",
         )
         self._ledger = {}
         for cost in ("epsilon", "delta"):
-            for what, words in (("total", "The limit"), ("spent", "What is spent"), ("left", "What is left")):
-                name, text = f"{cost}_{what}", f"{words} of {cost}, rounded against us; NaN: it has no total"
+            for what, words in (("total", "Limit"), ("spent", "Spent"), ("left", "Remaining")):
+                name, text = (
+                    f"{cost}_{what}",
+                    f"{words} {cost} of the population, rounded conservatively; NaN if there is no total",
+                )
                 self._ledger[name] = gauge(f"hushsum_ledger_{name}", text, ["population", "unit"])
 
     def windows(self, states: Mapping[str, int], oldest_s: float) -> None:

@@ -99,7 +99,7 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
         provider = TracerProvider(resource=Resource.create({**own, **of_plan, **named}), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except Exception as error:
-        raise ConfigError(f"traces: the environment's OTEL_* cannot be used: {error}") from error
+        raise ConfigError(f"traces: invalid OTEL_* environment variables: {error}") from error
     return OtelTracer(provider)
 
 

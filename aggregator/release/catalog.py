@@ -53,7 +53,7 @@ class ReleaseCatalog:
             raise NotFoundError(f"no published release of kind {kind!r} and window {window}")
         if outcome.withheld:
             few = "reports" if self.plan.privacy.reports is not None else "clients"
-            raise NotFoundError(f"window {window} is withheld, for ever: too few {few}; there is nothing to fetch")
+            raise NotFoundError(f"window {window} is withheld: it has too few {few}")
         return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:

@@ -132,7 +132,7 @@ class ReceiptsTopic:
             for record in batches.get(where, ()):
                 self._take(record)
             if self._runtime.monotonic() - began_s > self._settings.request_s:
-                raise LogUnavailableError(f"kafka, receipts: {self._next} of {end} read, and no more came")
+                raise LogUnavailableError(f"kafka, receipts: {self._next} of {end} read, no more available")
 
     def _take(self, record: ConsumerRecord) -> None:
         line = record.value or b""

@@ -152,14 +152,14 @@ class Leadership:
             return self._term.releaser.stopped
         lease = await self._store.lease(self._plan.id)
         if lease is None or lease.left_s <= 0:
-            return "no process releases now"
+            return "no process holds the releaser lease"
         return lease.note and f"process {lease.owner}: {lease.note}"
 
     async def _elsewhere(self) -> RefusedError:
         lease = await self._store.lease(self._plan.id)
-        detail = "no process releases now; one takes over by itself, ask again"
+        detail = "no process holds the releaser lease: retry later"
         if lease is not None and lease.left_s > 0 and lease.owner != self._owner:
-            detail = f"process {lease.owner} releases, its administration listens at {lease.address}"
+            detail = f"process {lease.owner} is the releaser: send the request to {lease.address}"
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
 
     # ------------------------------------------------------------------------------------------------------ the lease
@@ -191,7 +191,7 @@ class Leadership:
     async def _lead(self, term: _Term) -> None:
         self._term = term
         self._observer.leading(True)  # noqa: FBT003  a fact that is told
-        _journal.info("this process releases", fence=term.fence)
+        _journal.info("releaser lease acquired", fence=term.fence)
         working = self._spawn(term, self._work(term), "releaser")
         self._spawn(term, self._renew(term), "lease")
         try:
@@ -208,7 +208,7 @@ class Leadership:
         if term.releaser.stopped:
             self._observer.releasing_stopped("")  # the next releaser reports it again, if it still holds
         self._observer.leading(False)  # noqa: FBT003  a fact that is told
-        _journal.info("this process releases no more", fence=term.fence)
+        _journal.info("releaser lease lost", fence=term.fence)
         try:
             if term.tasks:
                 await within(_PATIENCE_S, asyncio.wait([*term.tasks]), runtime=self._runtime)
@@ -241,7 +241,7 @@ class Leadership:
             except (FoldsBehindError, *TRANSIENT) as error:
                 self._observer.retried(what, str(error))
             except AggregatorError as error:
-                _journal.error("releasing failed, trying again", error=str(error))
+                _journal.error("releasing failed, retrying", error=str(error))
             await self._runtime.sleep(backoff.next_s())
 
     async def _renew(self, term: _Term) -> None:

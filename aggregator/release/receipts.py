@@ -94,7 +94,7 @@ class Receipt(NamedTuple):
         """The receipt with a line's fields; ValueError or an error of a decoder if they are not a receipt's."""
         kind, window = fields["kind"], fields["window"]
         if not isinstance(kind, str) or type(window) is not int:
-            raise ValueError("a kind that is no text, or a window that is no number")
+            raise ValueError("invalid kind or window")
         plan_id, sha256 = (bytes.fromhex(fields[key]) for key in ("plan_id", "sha256"))
         return cls(plan_id, kind, window, sha256, Spend.from_fields(fields["spend"]))
 
@@ -191,7 +191,7 @@ class ReceiptLines:
 
 def missing(where: str) -> ForeignReceiptsError:
     """The error if there are no receipts although the store has had some."""
-    return ForeignReceiptsError(f"{where}: missing, although this store has had receipts; {_RESTORE}")
+    return ForeignReceiptsError(f"{where}: missing, although this store has receipts; {_RESTORE}")
 
 
 def _line_of(fields: Mapping[str, object], before: int) -> tuple[bytes, int]:
@@ -204,7 +204,7 @@ def _of_fields(fields: Mapping[str, Any]) -> ReceiptsHeader | Receipt:
         return Receipt.from_fields(fields)
     id_ = bytes.fromhex(fields["id"])
     if fields.keys() != {"format", "id"} or fields["format"] < _HEADER_FORMAT or len(id_) != ID_BYTES:
-        raise ValueError("a header that is none")
+        raise ValueError("invalid header")
     return ReceiptsHeader(id_)
 
 
@@ -287,14 +287,14 @@ class ReceiptsFile:
             self._take(tail, number)
         except TornLineError:
             if number == 1 and not (tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)):
-                raise ReceiptsError(f"receipts {self._path}: this is no file of receipts; {_UNTIL}") from None
+                raise ReceiptsError(f"receipts {self._path}: not a receipts file; {_UNTIL}") from None
             torn = self._path.with_name(self._path.name + ".torn")
             # The copy is on the disk before the line is cut off.
             _append(torn, tail + b"\n")
             with self._path.open("r+b") as file:
                 file.truncate(self._size)
                 os.fsync(file.fileno())
-            _journal.warning("a torn receipt was cut off", line=number, size_bytes=len(tail), copy=torn.name)
+            _journal.warning("incomplete receipt truncated", line=number, size_bytes=len(tail), copy=torn.name)
         else:
             _append(self._path, b"\n")
 
@@ -306,7 +306,7 @@ class ReceiptsFile:
                         os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
                         sync_folder(self._path.parent)
                 except FileExistsError as error:
-                    what = "it was not there when this process started, and is there now"
+                    what = "it was created by another process after the start"
                     raise ReceiptsError(f"receipts {self._path}: {what}; {_UNTIL}") from error
                 except OSError as error:
                     raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
@@ -363,7 +363,7 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
         if at is not None:
             size = os.fstat(descriptor).st_size
             if size < at:
-                raise OSError(f"it has {size} bytes of {at} that were written: restore it")
+                raise OSError(f"it has {size} of {at} bytes written: restore it")
             if size > at:
                 os.ftruncate(descriptor, at)
         if os.write(descriptor, data) != len(data):

@@ -195,7 +195,7 @@ class Releaser:
         if window is None:
             window = book.next_outcome()
             if window is None:
-                raise WindowOrderError("no window is sealed and next for its outcome")
+                raise WindowOrderError("no sealed window to release")
         book.check_outcome(window)
         if book.states[window] is WindowState.SEALED:
             await self._draw(window)
@@ -269,7 +269,7 @@ class Releaser:
         except AggregatorError as error:
             windows = [window for _, window in self._unannounced]
             which = f"window {min(windows)} is" if windows else "an outcome may be"
-            self._set_unpublishable(f"{which} drawn and charged, and not published yet: {error}; it is tried again")
+            self._set_unpublishable(f"{which} charged and drawn but not published yet: {error}; it is retried")
             raise
         self._set_unpublishable("")
         return published
@@ -347,7 +347,7 @@ class Releaser:
                 problems = await self._erase(window)
                 span.note(problems=len(problems))
         except asyncio.CancelledError:
-            self._report_pending(f"window {window}: the call that forgot it was given up")
+            self._report_pending(f"window {window}: the erasure was abandoned")
             raise
         if problems:
             self._report_pending(f"window {window}: {'; '.join(problems)}")

@@ -115,12 +115,12 @@ class Starts:
 class EndReason(enum.Enum):
     """Why a call does not take part in a window, or not any more."""
 
-    REPLACED = "a newer call of this client has taken its place"
-    IN_ROUND = "a round of this client is under way, in another call"
-    TOOK_PART = "a vector of this client was taken in this window already"
-    TOO_SOON = "a round ended because of this client, expected it to come in again later"
+    REPLACED = "replaced by a newer call of this client"
+    IN_ROUND = "a round of this client is in progress in another call"
+    TOOK_PART = "a vector of this client was already accepted in this window"
+    TOO_SOON = "a round failed because of this client: retry later"
     DRAWN_TOO_OFTEN = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
-    CLOSED = "the window closed before a cohort was there"
+    CLOSED = "the window closed before a cohort was formed"
 
 
 @dataclass(frozen=True, slots=True)

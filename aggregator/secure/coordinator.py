@@ -65,7 +65,7 @@ DETAILS: Final = {
     RoundResult.LEFT_OUT: "the round went on without this client",
     RoundResult.ABORTED: "the round ended without a sum",
     RoundResult.LATE: "the window was sealed before a sum was in the log",
-    RoundResult.UNKNOWN: "nothing is known here of what became of the round",
+    RoundResult.UNKNOWN: "the result of the round is not known here",
 }
 
 _LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
@@ -121,13 +121,13 @@ class SumMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make: Any = {"registry": registry}  # Any: the two constructors have one keyword in common, no type
-        self.cohorts = PrometheusCounter("hushsum_cohorts", "Cohorts of secure sums that were formed", **make)
-        self.rounds = PrometheusCounter("hushsum_rounds", "Rounds of secure sums, by outcome", ["outcome"], **make)
+        self.cohorts = PrometheusCounter("hushsum_cohorts", "Cohorts formed", **make)
+        self.rounds = PrometheusCounter("hushsum_rounds", "Secure sum rounds ended, by result", ["outcome"], **make)
         self.spent = PrometheusCounter(
-            "hushsum_submissions_spent", "Vectors that may have been sent, and are in no sum that counts", **make
+            "hushsum_submissions_spent", "Vectors possibly uploaded that are in no counted sum", **make
         )
-        self.dropped = PrometheusCounter("hushsum_clients_dropped", "Clients that fell out of a round", **make)
-        self.waiting = Gauge("hushsum_cohort_clients_waiting", "Clients that wait for a cohort", **make)
+        self.dropped = PrometheusCounter("hushsum_clients_dropped", "Clients dropped from rounds", **make)
+        self.waiting = Gauge("hushsum_cohort_clients_waiting", "Clients waiting for a cohort", **make)
         self.steps = Gauge("hushsum_cohort_clients", "Clients in rounds, by step", ["step"], **make)
         # All are there from the start: an alert needs the 0 before the first one.
         for outcome in (RoundResult.COUNTED, RoundResult.ABORTED, RoundResult.LATE, RoundResult.UNKNOWN, AGAIN):
@@ -232,10 +232,10 @@ class CohortCoordinator:
             return  # it was on its way when that round ended
         driver = participant.round
         if isinstance(request, Enter):
-            self._refuse(participant, "entered twice in one call, expected once")
+            self._refuse(participant, "message enter received twice in one call")
         elif driver is None:
             if not participant.has_ended:
-                self._refuse(participant, "a message of a round, expected none before one has begun")
+                self._refuse(participant, "message of a round before the round has started")
         elif isinstance(request, Message):
             await driver.message(participant, request)
         elif isinstance(request, VectorChunk):
@@ -257,12 +257,10 @@ class CohortCoordinator:
         if self._directory is not None:
             key = self._directory.keys.get(client_id)
             if key is None or key.role is not Role.CLIENT:
-                raise UnauthenticatedError("this client is not in the directory that the plan names")
+                raise UnauthenticatedError("this client is not in the plan's key registry")
             # Before anything changes for the client's other calls: no stranger takes its place, or learns its result.
             if not key.public_key.verifies(enter.signature, ENTRY, *entry_parts(enter, client_id)):
-                raise UnauthenticatedError(
-                    "this is not signed by the client's key in the directory that the plan names"
-                )
+                raise UnauthenticatedError("the signature does not match the client's key in the plan's key registry")
 
     def _check_running(self) -> None:
         if self._stopping:
@@ -304,7 +302,7 @@ class CohortCoordinator:
                 participant.end(RefusedError(errors.shutting_down()))
         for driver in list(self._rounds.values()):
             if not driver.granted:
-                driver.abort("the service stops")
+                driver.abort("the service is shutting down")
 
     async def finish(self) -> None:
         """Returns once the sums that are there are in the log, or cannot be, and the clients are told."""
@@ -368,7 +366,7 @@ class CohortCoordinator:
                 directory=self._directory,
             )
         except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
-            _journal.error("a round could not begin", window=effect.window, exc_info=error)
+            _journal.error("round not started", window=effect.window, exc_info=error)
             over = RoundOver(effect.window, effect.callers, (), frozenset(), self._now_ms())
             # Not here, where it may start the next one.
             asyncio.get_running_loop().call_soon(lambda: self._handle(self._cohorts.handle(over)))
@@ -396,7 +394,7 @@ class CohortCoordinator:
             try:
                 await self._bring_to_its_end(driver, span)
             except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
-                _journal.error("a round could not be brought to its end", window=driver.window, exc_info=error)
+                _journal.error("round not completed", window=driver.window, exc_info=error)
                 past = PastRound(driver.window, RoundResult.ABORTED, frozenset(), frozenset(driver.participants))
                 self._close(driver, past, ())
 
@@ -420,7 +418,7 @@ class CohortCoordinator:
         self._metrics.dropped.inc(len(driver.dropped))
         self._show_progress()
         _journal.info(
-            "round over",
+            "round ended",
             window=driver.window,
             members=len(driver.participants),
             survivors=len(survivors),
@@ -445,7 +443,7 @@ class CohortCoordinator:
             entry = CohortSumEntry(self.plan.id, driver.window, driver.id, total.submissions, packed, now_ms)
             return await self._submitter.submit(entry)
         except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
-            _journal.error("a sum could not be brought into the log", window=driver.window, exc_info=error)
+            _journal.error("cohort sum not appended to the log", window=driver.window, exc_info=error)
             return RoundResult.UNKNOWN
 
     def _close(self, driver: RoundDriver, past: PastRound, back: Sequence[Participant]) -> None:
@@ -491,8 +489,8 @@ def _ending_of(effect: Ends) -> RoundOutcome | RefusedError:
 def _warn(driver: RoundDriver, end: RoundEnd) -> None:
     """Tells the operator that clients may have spoilt a round; how many, and never which."""
     if end.suspects:
-        what = "secrets of clients did not come out, though enough of their shares were revealed"
+        what = "reconstruction of secrets failed, although enough shares were revealed"
         _journal.warning(what, window=driver.window, clients=len(end.suspects))
     if end.sum is not None and end.sum.liars:
-        what = "clients revealed other shares than they were given"
+        what = "clients revealed shares that differ from those they received"
         _journal.warning(what, window=driver.window, clients=len(end.sum.liars))

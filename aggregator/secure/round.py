@@ -64,8 +64,10 @@ AGAIN_MS: Final = 1000
 
 _STEPS_LEFT: Final = 3  # signatures, shares, and the sum's way into the log
 _ROUND: Final = slice(42, 74)  # of the protocol's messages: behind format, kind, plan and window
-_LATE: Final = "the vector did not come in its time"
-_TAKEN: Final = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
+_LATE: Final = "the vector did not arrive in time"
+_TAKEN: Final = (
+    f"a vector of this client may have been accepted in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
+)
 _ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
 
 _journal = journal("secure sums")
@@ -152,7 +154,7 @@ class RoundClaims:
             try:
                 return await within(ASK_S, work, runtime=self.runtime)
             except (TimeoutError, *TRANSIENT) as error:
-                trouble.failed(self.runtime.monotonic(), "a cohort waits for the store", error, passes=True)
+                trouble.failed(self.runtime.monotonic(), "cohort waiting for the store", error, passes=True)
             await self.runtime.sleep(backoff.next_s())
         return frozenset()
 
@@ -173,7 +175,9 @@ class RoundClaims:
             work = self.store.release_clients(self.plan.id, window, members)
             await within(ASK_S, work, runtime=self.runtime)
         except (TimeoutError, *TRANSIENT) as error:
-            _journal.warning("members of a round are in no other of its window", window=window, error=str(error))
+            _journal.warning(
+                "participants not released for other rounds of the window", window=window, error=str(error)
+            )
 
 
 class VectorUploads:
@@ -218,13 +222,13 @@ class VectorUploads:
         """
         held = self._held.get(client_id)
         if held is None:
-            raise SecureSumError("a chunk of a vector that was not granted, expected none")
+            raise SecureSumError("chunk of a vector that was not requested")
         if offset != len(held):
-            raise SecureSumError(f"a chunk at {offset}, expected the next one, at {len(held)}")
+            raise SecureSumError(f"chunk at offset {offset}, expected {len(held)}")
         if not 1 <= len(data) <= CHUNK_BYTES_MAX:
-            raise SecureSumError(f"a chunk of {len(data)} bytes, expected 1 to {CHUNK_BYTES_MAX}")
+            raise SecureSumError(f"chunk of {len(data)} bytes, expected 1 to {CHUNK_BYTES_MAX}")
         if offset + len(data) > self._total:
-            raise SecureSumError(f"a vector beyond {self._total} bytes, expected exactly so many")
+            raise SecureSumError(f"vector longer than {self._total} bytes")
         self.begun.add(client_id)
         held += data
         if len(held) < self._total:
@@ -271,7 +275,7 @@ class Participant:
             return True
         if len(self._unread) >= UNREAD_MAX:
             self._unread.clear()
-            self.end(overloaded(f"more than {UNREAD_MAX} messages unread"))
+            self.end(overloaded(f"more than {UNREAD_MAX} unread messages"))
             return False
         self._unread.append(reply)
         self._wake.set()
@@ -437,7 +441,7 @@ class RoundDriver:
                     if not handled.done():  # the call that waited for it may have ended
                         handled.set_result(None)
         except Exception as error:  # noqa: BLE001  whatever went wrong here, the clients are told that it did
-            _journal.error("a round failed", window=self.window, exc_info=error)
+            _journal.error("round failed", window=self.window, exc_info=error)
             self._end(RoundEnd(None, FAILED))
         finally:
             for timer in list(self._timers):
@@ -473,7 +477,7 @@ class RoundDriver:
                 await self._claims.charge(self.window, members)
             except ClaimLostError as error:
                 for client_id in error.clients:
-                    began = overloaded("a round of this client began at another gateway")
+                    began = overloaded("a round of this client started at another gateway")
                     self._drop(client_id, began, is_vanished=False)
                 self.spoilers = error.clients
                 self._end(RoundEnd(None, str(error), again=True))
@@ -492,7 +496,7 @@ class RoundDriver:
         least_s = self._settings.least_left_s
         is_in_time = self._due_ms is None or self._due_ms - self._runtime.now_ms() >= 1000 * least_s
         if not is_in_time:
-            why = f"nobody was asked for a vector: the seal is less than {least_s:g} s away"
+            why = f"no vector was requested: the window is sealed in less than {least_s:g} s"
             self._end(RoundEnd(None, why, result=RoundResult.LATE))
         return is_in_time
 
@@ -579,7 +583,7 @@ class RoundDriver:
         """Takes out, and returns, those that were silent in a step that failed: the next round begins without them."""
         silent = {participant.client_id for participant in self.present} - self._heard
         for client_id in silent:
-            self._drop(client_id, overloaded("nothing came in the time of a step of the round"), is_vanished=False)
+            self._drop(client_id, overloaded("no message received within secure_step_s"), is_vanished=False)
         return silent
 
     def _drop_late(self) -> None:
@@ -588,7 +592,9 @@ class RoundDriver:
             late = [participant.client_id for participant in self.present if participant.client_id not in self._whole]
             for client_id in sorted(late, key=lambda client_id: client_id in self.granted):
                 is_granted = client_id in self.granted
-                self._leave_out(client_id, _LATE if is_granted else "the others were slow", again=not is_granted)
+                self._leave_out(
+                    client_id, _LATE if is_granted else "other participants were slow", again=not is_granted
+                )
 
     def _set_timer(self, name: str | _Timer, seconds: float, act: Callable[[], object]) -> None:
         """Calls ``act`` later, in place of what this timer was set to do."""

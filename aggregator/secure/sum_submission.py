@@ -64,7 +64,9 @@ class SumSubmitter:
             elif answer.reason is ServiceReason.SHUTTING_DOWN:
                 return RoundResult.UNKNOWN
             else:
-                trouble.failed(self.runtime.monotonic(), "a sum is not in the log yet", AggregatorError(answer.detail))
+                trouble.failed(
+                    self.runtime.monotonic(), "cohort sum not yet in the log", AggregatorError(answer.detail)
+                )
             if self.window_tracker.state(entry.window) in OVER:
                 return await self._resolve(entry, partition, None)
             await self.runtime.sleep(backoff.next_s())
@@ -86,11 +88,11 @@ class SumSubmitter:
                 partition, NOBODY, entry.id, digest(entry.sum), entry.window, position
             )
         except (TimeoutError, *TRANSIENT) as error:
-            _journal.warning("the folds do not say what became of a sum", window=entry.window, error=str(error))
+            _journal.warning("verdict on the cohort sum not available yet", window=entry.window, error=str(error))
             return RoundResult.UNKNOWN
         except AggregatorError as error:
-            _journal.error("the folds cannot say what became of a sum", window=entry.window, error=str(error))
+            _journal.error("verdict on the cohort sum unknown", window=entry.window, error=str(error))
             return RoundResult.UNKNOWN
         if reason is not None:
-            _journal.error("the folds refused a sum", window=entry.window, reason=reason.value)
+            _journal.error("cohort sum rejected by the fold", window=entry.window, reason=reason.value)
         return _RESULTS.get(kind, RoundResult.UNKNOWN)

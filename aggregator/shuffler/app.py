@@ -167,8 +167,8 @@ def open_folder(config: Config, stack: AsyncExitStack) -> DataDir:
     for path in (folder.log, folder.store):
         if path.exists():  # a shuffler that is run by the aggregator's operator protects nobody from them
             raise ConfigError(
-                f"data: {folder.path} holds an aggregator's {path.name}: a shuffler needs a folder of its own, and is "
-                "to be run by somebody else than the aggregator"
+                f"data: {folder.path} contains an aggregator's {path.name}: a shuffler needs its own data directory, "
+                "and should be run by another party than the aggregator"
             )
     return folder
 
@@ -193,8 +193,10 @@ async def plan_of(
         kept = named or await _fetched(fetch, start_s, runtime)
     plan = Plan.from_bytes(kept.bundle)
     if named is not None and Plan.from_bytes(named.bundle).id != plan.id:
-        expected = f"plan {plan.name!r} ({plan.hex_id[:12]}), whose reports are in the data folder"
-        raise ConfigError(f"plan: {path} holds another one, expected {expected}; another plan needs another folder")
+        expected = f"plan {plan.name!r} ({plan.hex_id[:12]}), whose reports are in the data directory"
+        raise ConfigError(
+            f"plan: {path} is another plan, expected {expected}; use another data directory for another plan"
+        )
     check_plan(plan)
     if is_new:
         await file.keep_plan(kept)
@@ -207,7 +209,7 @@ def read_plan(path: Path) -> KeptPlan:
     try:
         plan = Plan.from_bytes(data)
     except PlanError as error:
-        expected = "expected the plan.json that the aggregator collects; leave plan out to ask the aggregator for it"
+        expected = "expected the aggregator's plan.json; omit plan to fetch it from the aggregator"
         raise ConfigError(f"plan: {path}: {error}; {expected}") from error
     signed = signature_of(path, plan)
     if signed is None:
@@ -222,5 +224,7 @@ async def _fetched(fetch: Fetch, start_s: float, runtime: Runtime) -> KeptPlan:
             return await fetch()
         except UpstreamError as error:
             if runtime.monotonic() - began_s >= start_s:
-                raise ConfigError(f"{error}: the first start needs its plan; or name a plan.json") from error
+                raise ConfigError(
+                    f"{error}: the plan is required at the first start; or set plan to a plan.json"
+                ) from error
             await runtime.sleep(backoff.next_s())

@@ -124,10 +124,10 @@ class ShufflerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._windows = Counter(
-            "hushsum_shuffler_windows", "Closed windows, by what became of them", ["outcome"], registry=registry
+            "hushsum_shuffler_windows", "Windows closed by the shuffler, by result", ["outcome"], registry=registry
         )
         self._waiting = Gauge(
-            "hushsum_shuffler_batches_waiting", "Batches that the aggregator has not answered yet", registry=registry
+            "hushsum_shuffler_batches_waiting", "Batches not yet answered by the aggregator", registry=registry
         )
         # Every outcome is exported from the start: an alert needs the 0 before the first one.
         for outcome in (ClosedState.FORWARDED, ClosedState.DROPPED, ClosedState.LOST):
@@ -195,7 +195,7 @@ class Forwarder:
         """Closes every window that is due, and fixes the bytes of its batches."""
         due = newest_due(self._plan.window, self._runtime.now_ms())
         if not self._file.sent.known:
-            _journal.warning("the reports were restored without shuffler.left: no window that was due is sent")
+            _journal.warning("reports restored without shuffler.left: windows already due are not sent")
             await self._file.mark_sent(due)
         through = due if self._file.sent.through is None else max(due, self._file.sent.through)
         closed = await self._file.closed_through()
@@ -210,7 +210,7 @@ class Forwarder:
             elif pool.size < self._least:
                 await self._file.drop(window)
                 self._metrics.finished(ClosedState.DROPPED)
-                _journal.info("fewer reports than shuffle_min: none of them is sent", window=window)
+                _journal.info("fewer reports than shuffle_min: window discarded", window=window)
             else:
                 batches = await self._runtime.blocking(lambda pool=pool, window=window: [*self._batches(window, pool)])
                 await self._file.fix(window, batches)
@@ -224,9 +224,9 @@ class Forwarder:
         a window up to the sent mark comes from a restored file, and the difference of two pools reveals single devices.
         """
         if self._file.sent.through is not None and window <= self._file.sent.through:
-            return "the file is older than a close after which they were sent already, or may have been"
+            return "the file is older than a window close after which they may have been sent"
         if is_over(self._plan.window, window, self._runtime.now_ms()):
-            return "the aggregator takes nothing for their window any more"  # sending could only disclose them
+            return "the aggregator no longer accepts their window"  # sending could only disclose them
         return ""
 
     def _batches(self, window: int, pool: ReportPool) -> Iterator[OutgoingBatch]:
@@ -255,17 +255,17 @@ class Forwarder:
         try:
             answer = await self._upstream.submit(self._plan.id, outgoing)
         except UpstreamError as error:
-            self._failures.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
+            self._failures.failed(now_s, "aggregator does not respond, retrying", error, passes=True)
             return False
         detail = answer.status.value if answer.refusal is None else answer.refusal.detail
         result = result_for(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
         if result is ForwardResult.AGAIN:
-            self._failures.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(detail))
+            self._failures.failed(now_s, "aggregator rejected a batch, retrying", AggregatorError(detail))
             return False
         if result is ForwardResult.DELIVERED:
-            self._failures.worked(now_s, "the aggregator takes batches again")
+            self._failures.worked(now_s, "aggregator accepts batches again")
         else:
-            _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=detail)
+            _journal.error("reports lost: aggregator rejected a batch", window=window, said=detail)
         state = await self._file.answered(window, stream, lost=result is ForwardResult.LOST)
         if state is ClosedState.FORWARDED:
             self._metrics.finished(state)

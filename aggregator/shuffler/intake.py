@@ -53,7 +53,7 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 
-_UNCERTAIN: Final = "the file of reports failed: whether it is durable is not known"
+_UNCERTAIN: Final = "the reports file failed: the batch may or may not be durable"
 _HEADER_BYTES_MIN: Final = 44  # of a batch, before its reports
 
 _journal = journal("intake")
@@ -79,7 +79,7 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         """
         if not self.enqueue(taken, len(taken.data), on_answer):
             most, bytes_max = self._limits.pending_entries_max, self._limits.pending_bytes_max
-            raise overloaded(f"at most {most} batches or {bytes_max} bytes may wait")
+            raise overloaded(f"at most {most} batches or {bytes_max} bytes may be pending")
 
     @override
     async def commit(self, group: Sequence[TakenBatch]) -> list[Answer]:
@@ -91,10 +91,10 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
         except Exception as error:  # noqa: BLE001  whatever the disk reports, every sender gets its answer
             self._metrics.commit_failed()
             passes = isinstance(error, TRANSIENT)
-            self._failures.failed(self._runtime.monotonic(), "batches cannot be kept", error, passes=passes)
+            self._failures.failed(self._runtime.monotonic(), "batches cannot be stored", error, passes=passes)
             return [unavailable(_id_of(taken), _UNCERTAIN) for taken in group]
         now_s = self._runtime.monotonic()
-        self._failures.worked(now_s, "batches are kept again")
+        self._failures.worked(now_s, "batches are stored again")
         self._metrics.committed(len(group), sum(len(taken.data) for taken in group), now_s - began)
         return [self._answer(taken, each) for taken, each in zip(group, found, strict=True)]
 
@@ -191,7 +191,7 @@ class Intake:
         except RefusedError as error:
             answer(refused(id_in(data), error.refusal))
         except Exception as error:  # noqa: BLE001  every sender gets its answer
-            _journal.error("a batch of reports could not be taken", exc_info=error)
+            _journal.error("report batch not accepted", exc_info=error)
             answer(unavailable(id_in(data), FAILED))
 
     def _check(self, plan_id: bytes, data: bytes) -> None:
@@ -241,4 +241,4 @@ class PlanService:
 
 
 def _no_releases(_call: Call, _request: object) -> NoReturn:
-    raise NotFoundError("this is a shuffler, which holds no release: ask the aggregator that publishes them")
+    raise NotFoundError("a shuffler has no releases: send the request to the aggregator")

@@ -82,7 +82,7 @@ class SentWatermark:
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from error
         except ValueError as error:
-            raise StoreError(f"{path}: it holds something else than the newest window that has left") from error
+            raise StoreError(f"{path}: invalid content, expected the newest forwarded window") from error
 
     def reach(self, window: int) -> None:
         """Makes it durable that reports of this window and of all before it may be sent; call this before sending.
@@ -225,7 +225,7 @@ def check_plan(plan: Plan) -> int:
     """
     least = plan.privacy.shuffle_min
     if least < 1:
-        expected = "at least 1: the devices of this plan send to the aggregator itself, and it takes nothing else"
+        expected = "at least 1: this plan has no shuffler"
         raise PlanError("privacy.local.shuffle_min", least, expected)
     lateness_ms = plan.window.lateness_ms
     if lateness_ms // 2 < HALF_MS_MIN:

@@ -191,9 +191,9 @@ async def _limits(tx: Transaction, population: str, *, lock: bool = False) -> Li
 async def _check_open(tx: Transaction, plan: Plan, window: int) -> None:
     state = (await states(tx, plan.id, window, window)).get(window, "not known")
     if state != WindowState.OPEN:
-        raise WindowOrderError(f"window {window} takes no submissions: it is {state}")
+        raise WindowOrderError(f"window {window} does not accept submissions: it is {state}")
 
 
 def _refuse_central(plan: Plan) -> None:
     if plan.privacy.mode == CENTRAL:
-        raise StoreError("store: windows of a central plan are charged with their outcomes")
+        raise StoreError("store: windows of central plans are charged with their outcomes")

@@ -124,7 +124,7 @@ async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindo
         "SELECT partition, closed_through, forgotten_through FROM partitions WHERE plan = $1", number
     )
     if any(window <= forgotten for _, _, forgotten in partitions):
-        raise StoreError(f"store: the counters of window {window} are forgotten")
+        raise StoreError(f"store: the counters of window {window} are erased")
     if any(window > closed for _, closed, _ in partitions):
         return None
     counters = np.zeros(plan.counters_shape, np.int64)
@@ -198,7 +198,7 @@ async def _check(tx: Transaction, plan: int, partition: int, change: Checkpoint,
         raise StoreError(f"store: partition {partition} does not exist")
     current, owner, position, closed, forgotten = row
     if current != fence:
-        raise FencedError(f"partition {partition}: {owner} has claimed it (fence {current}, this one's was {fence})")
+        raise FencedError(f"partition {partition}: claimed by {owner} (fence {current}, own fence {fence})")
     if change.position < position or change.closed_through < closed:
         raise StaleCheckpointError(
             f"partition {partition}: a checkpoint at position {change.position}, but {position} is stored: "
@@ -241,7 +241,7 @@ async def _contributors(tx: Transaction, number: int, window: int, partition: in
 def _fill(place: Counters, data: bytes) -> None:
     values = unpack(data)
     if values.shape != place.shape:
-        raise StoreError(f"store: {len(values)} counters where {len(place)} belong: it is damaged")
+        raise StoreError(f"store: {len(values)} counters where {len(place)} belong: the store is damaged")
     place[:] = values
 
 

@@ -46,7 +46,7 @@ async def reserve_outcome(
     if found is not None:
         if found[1] != digest:
             raise StoreError(
-                f"store: the counters of window {window} are not those that its outcome was charged for: it is damaged"
+                f"store: the counters of window {window} differ from those that were charged: the store is damaged"
             )
         return bytes(found[0])
     await check_next_outcome(tx, number, window)
@@ -96,7 +96,7 @@ async def commit_outcome(
             spend_fields(spend),
         )
         if changed != 1:
-            raise StoreError(f"store: the charge of window {window} is gone: it is damaged")
+            raise StoreError(f"store: the charge of window {window} is gone: the store is damaged")
     await tx.execute(
         'INSERT INTO outcomes (plan, kind, "window", published, sha256, data) VALUES ($1, $2, $3, 0, $4, $5)',
         number,
@@ -164,7 +164,7 @@ async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
     """
     row = await tx.fetch_row("SELECT id, lines FROM receipts WHERE number = 1", lock=True)
     if row is None or row[0] != reached.id:
-        raise StoreError("store: the outcome's receipt stands among receipts that are not this store's; restore them")
+        raise StoreError("store: the receipts belong to another store; restore them")
     if row[1] < reached.lines:
         await tx.execute("UPDATE receipts SET lines = $1, digest = $2", reached.lines, reached.digest)
 

@@ -118,7 +118,9 @@ async def is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
             raise _another_plan(plan.name)
         return False
     if known[plan.id] != partitions:
-        raise StoreError(f"store: this plan has {known[plan.id]} partitions, not {partitions}; it stays as it began")
+        raise StoreError(
+            f"store: this plan has {known[plan.id]} partitions, got {partitions}; the number cannot be changed"
+        )
     return True
 
 

@@ -220,7 +220,7 @@ class PostgresDatabase:
         while (reader := await self.look(older_reader, deleted)) is not None:
             if self._runtime.monotonic() >= until_s:
                 raise StoreUnavailableError(
-                    f"store: another session reads an older moment ({reader}): what was deleted stays until it ends"
+                    f"store: another session ({reader}) reads an older snapshot and prevents erasure until it ends"
                 )
             await self._runtime.sleep(_POLL_S)
 
@@ -232,7 +232,7 @@ class PostgresDatabase:
                 await self._working.acquire()
         except TimeoutError:
             raise StoreUnavailableError(
-                f"store: {self._settings.pool} connections are too few, or too slow (postgres_pool)"
+                f"store: {self._settings.pool} connections are too few or too slow (postgres_pool)"
             ) from None
         try:
             yield
@@ -319,7 +319,7 @@ def translated(error: Exception) -> StoreError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreError(f"store: PostgreSQL's certificate is refused: {error}; see sslrootcert")
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError("store: PostgreSQL has not answered in time")
+        return StoreUnavailableError("store: PostgreSQL did not respond in time")
     assert isinstance(error, DATABASE_ERRORS), "an error of something else"
     why = f" ({error.reason})" if isinstance(error, ssl.SSLError) and error.reason else ""
     return StoreUnavailableError(f"store: PostgreSQL cannot be reached: {type(error).__name__}{why}")
@@ -354,9 +354,9 @@ def _of_the_server(error: asyncpg.PostgresError) -> StoreError:
     if state.startswith(_PASSING):
         return StoreUnavailableError(f"store: PostgreSQL: {said}")
     if state.startswith(_REFUSED):
-        return StoreError(f"store: PostgreSQL refuses: {said}; see user, password, database and rights")
+        return StoreError(f"store: PostgreSQL refuses: {said}; check user, password, database and privileges")
     if state.startswith(_VALUE):
-        return StoreError("store: a value that PostgreSQL cannot hold")
+        return StoreError("store: value out of range for PostgreSQL")
     return StoreError(f"store: PostgreSQL: {said}")
 
 
@@ -388,12 +388,11 @@ async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ship
     )
     if replica:
         kind = StoreUnavailableError if known else StoreError
-        raise kind("store: this PostgreSQL is a replica, which only reads; name the primary")
+        raise kind("store: this PostgreSQL is a read-only replica; connect to the primary")
     for name, value in (("fsync", fsync), ("synchronous_commit", commit)):
         if value == "off":
             raise StoreError(
-                f"store: {name} is off in PostgreSQL: outcomes, charges and checkpoints would not survive power "
-                "loss; turn it on"
+                f"store: {name} is off in PostgreSQL: stored data would not survive power loss; turn it on"
             )
 
 
@@ -506,4 +505,4 @@ async def vacuum(connection: Any, tables: tuple[str, ...], *, certain: bool) -> 
         connection.remove_log_listener(note)
         await connection.execute("RESET statement_timeout")
     if warned and certain:
-        raise StoreError(f"store: what was deleted is still there: PostgreSQL: {warned[0]}")
+        raise StoreError(f"store: deleted data is not erased: PostgreSQL: {warned[0]}")

@@ -135,7 +135,7 @@ def pack(values: npt.NDArray[np.int64]) -> bytes:
 def unpack(data: bytes) -> npt.NDArray[np.int64]:
     """The counters that :func:`pack` encoded, in a writable array; StoreError if the bytes are damaged."""
     if not data or data[0] not in _ITEM_BYTES or (len(data) - 1) % data[0]:
-        raise StoreError("store: a block of counters that is damaged")
+        raise StoreError("store: a block of counters is damaged")
     return np.frombuffer(data, f"<i{data[0]}", offset=1).astype(np.int64)
 
 

@@ -101,7 +101,7 @@ async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: i
     plan = await locked_plan(tx, plan_id, fence)
     state = await _state(tx, plan, window)
     if state is None or state is WindowState.SKIPPED:
-        raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
+        raise WindowOrderError(f"window {window} cannot be sealed: it was never opened by a gateway")
     if state is not WindowState.OPEN:
         return
     older = await tx.fetch_row(
@@ -151,8 +151,8 @@ async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
         plan,
     )
     if oldest != (window, WindowState.SEALED):
-        came = "no window waits for one" if oldest is None else f"window {oldest[0]} is next, and is {oldest[1]}"
-        raise WindowOrderError(f"window {window} cannot have its outcome now: {came}")
+        came = "no window is sealed" if oldest is None else f"window {oldest[0]} is next, and is {oldest[1]}"
+        raise WindowOrderError(f"window {window} cannot be released now: {came}")
 
 
 async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
@@ -165,7 +165,7 @@ async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
         window,
     )
     if waiting is not None:
-        raise StoreError(f"store: window {waiting[0]} cannot be forgotten, its outcome is not published")
+        raise StoreError(f"store: window {waiting[0]} cannot be erased: its outcome is not published")
 
 
 async def move(tx: Transaction, plan: int, window: int, to: WindowState) -> None:
@@ -297,4 +297,4 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _fenced(fence: int) -> FencedError:
-    return FencedError(f"store: another process has taken the releaser's lease over (this one's was {fence})")
+    return FencedError(f"store: another process holds the releaser lease (own fence {fence})")

@@ -268,6 +268,6 @@ class WorkerPool:
                 await retry("forget_asked", ask, runtime=self._runtime, on_retry=self._observer.retried)
             except Exception as error:  # noqa: BLE001  whatever it is, folds that forget nothing any more are seen
                 now_s = self._runtime.monotonic()
-                trouble.failed(now_s, "folds are not asked to forget, trying again", error)
+                trouble.failed(now_s, "erasure request to folds failed, retrying", error)
             else:
-                trouble.worked(self._runtime.monotonic(), "folds are asked to forget again")
+                trouble.worked(self._runtime.monotonic(), "erasure requests to folds work again")

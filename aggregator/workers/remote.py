@@ -63,7 +63,7 @@ class RemoteFolds:
         try:
             await within(CLOSE_S, self._reached(self._of(partition).closed, window), runtime=self._runtime)
         except TimeoutError:
-            behind = f"the fold of partition {partition} has not closed window {window} within {CLOSE_S:g} s"
+            behind = f"the fold of partition {partition} did not close window {window} within {CLOSE_S:g} s"
             raise FoldsBehindError(behind) from None
 
     async def forget(self, window: int, *, fence: int) -> None:
@@ -80,7 +80,7 @@ class RemoteFolds:
         except TimeoutError:
             behind = [partition for partition in partitions if self._of(partition).forgotten.value < window]
             raise FoldsBehindError(
-                f"the folds of partitions {behind} have not forgotten window {window} within {FORGET_S:g} s"
+                f"the folds of partitions {behind} did not erase window {window} within {FORGET_S:g} s"
             ) from None
 
     async def recall(

@@ -366,7 +366,7 @@ class PartitionSupervisor:
 
     def _fail(self, cause: Exception) -> None:
         if not isinstance(cause, AggregatorError) or (self._shared and cause.__cause__ is not None):
-            _journal.error("a fold failed", partition=self.partition, exc_info=cause)
+            _journal.error("fold failed", partition=self.partition, exc_info=cause)
         if not self._shared:  # else this process goes on, and the traceback would keep the fold as long
             self._cause = cause
         self._end(describe_error(cause))

@@ -456,7 +456,7 @@ async def test_damaged_receipts_stop_releasing_and_nothing_else(tmp_path: Path) 
 
         assert trailing(caught.value)["hushsum-reason"] == "releasing_stopped"
         assert "line 1: not a receipt" in status.releasing_stopped
-        assert "1 sealed window waits for the outcome; what was sent is kept" in status.releasing_stopped
+        assert "1 sealed window is waiting for release; accepted data is kept" in status.releasing_stopped
         assert counted(service, "hushsum_releasing_stopped") == 1
     receipts.write_bytes(whole)
     async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
@@ -478,7 +478,7 @@ async def test_a_full_disk_at_the_start_stops_releasing_until_there_is_room(
     monkeypatch.setattr("aggregator.release.receipts._append", full)
     async with service_of(config) as service, RawClient(service.grpc) as client:
         stopped = (await status_of(client)).releasing_stopped
-        assert f"window {WINDOW} is drawn and charged, and not published yet" in stopped
+        assert f"window {WINDOW} is charged and drawn but not published yet" in stopped
         assert "No space left" in stopped
         assert counted(service, "hushsum_releasing_stopped") == 1
         monkeypatch.undo()

@@ -76,7 +76,7 @@ async def test_a_role_serves_what_is_its_own_and_its_status_and_leaves_the_rest_
         assert (status.plan_id, status.partitions, status.role) == (PLAN.id, 1, role)
         assert [(fold.partition, fold.position) for fold in status.folds] == [(0, 0)]
         if role in {"gateway", "worker"}:
-            with pytest.raises(grpc.aio.AioRpcError, match="no process releases now") as caught:
+            with pytest.raises(grpc.aio.AioRpcError, match="no process holds the releaser lease") as caught:
                 await client.seal()
             assert trailing(caught.value)["hushsum-reason"] == "unavailable"
 
@@ -158,7 +158,7 @@ async def test_brokers_that_do_not_answer_end_a_start_with_one_line_when_its_pat
         async with service_of(config):
             pass
 
-    assert str(caught.value).startswith("kafka cannot be used after 1.5 s (start_s): kafka, ")
+    assert str(caught.value).startswith("kafka unavailable for 1.5 s (start_s): kafka, ")
 
 
 async def test_a_database_that_is_not_up_yet_is_waited_for(
@@ -178,7 +178,7 @@ async def test_a_database_that_does_not_answer_ends_a_start_with_one_line_and_no
     tmp_path: Path, kafka: KafkaBroker
 ) -> None:
     dsn = f"postgresql://hushsum:correct-horse@127.0.0.1:{free_port()}/counts"
-    with pytest.raises(ConfigError, match=r"^the database cannot be used after 0\.3 s \(start_s\): store: ") as caught:
+    with pytest.raises(ConfigError, match=r"^the database unavailable for 0\.3 s \(start_s\): store: ") as caught:
         async with service_of(cluster_config(tmp_path, kafka, dsn, start_s=0.3)):
             pass
 

@@ -59,7 +59,7 @@ def test_a_folder_that_was_open_to_others_is_closed_and_the_journal_says_so(tmp_
 
     assert mode(data) == 0o700
     assert {mode(path) for path in data.iterdir()} == {0o600}
-    assert "the data folder was open to others" in said.getvalue()
+    assert "data directory permissions restricted" in said.getvalue()
 
 
 def test_a_folder_for_everybodys_files_is_refused(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_folder_for_everybodys_files_is_refused(tmp_path: Path) -> None:
     data.mkdir()
     data.chmod(0o1777)
 
-    with pytest.raises(ConfigError, match="open to others"):
+    with pytest.raises(ConfigError, match="accessible to other users"):
         DataDir.open(data)
 
     assert stat.S_IMODE(data.stat().st_mode) == 0o1777
@@ -106,7 +106,7 @@ async def test_a_volume_that_is_not_there_stops_releasing_alone(tmp_path: Path) 
     async with service_of(config) as service, RawClient(service.grpc) as client:
         await client.submit_one(PLAN.id, Contributor(PLAN, 3).delta()[1])
         await client.seal()
-        with pytest.raises(grpc.aio.AioRpcError, match="nothing is released until they can be used"):
+        with pytest.raises(grpc.aio.AioRpcError, match="releasing is stopped until they can be read"):
             await client.release()
         assert not await service.store.outcomes(PLAN.id)
         assert await service.store.receipts_mark() is None
@@ -123,7 +123,7 @@ async def test_receipts_on_the_volume_of_the_store_are_warned_of_once(
     write_journal("info", "json", sys.stdout)
     async with service_of(config_of(tmp_path, PLAN, receipts=str(elsewhere / "receipts.jsonl"))):
         pass
-    assert capsys.readouterr().out.count("is on the store's volume, and lost with it") == (not apart)
+    assert capsys.readouterr().out.count("is on the same volume as the store and would be lost with it") == (not apart)
 
 
 # ---------------------------------------------------------------------------------------- files that are read again

@@ -73,9 +73,9 @@ def test_an_error_is_written_as_its_kind_and_its_places_without_its_words_or_a_l
     except ValueError as error:
         journal("grpc").error("call failed", exc_info=error)
         journal("grpc").exception("call failed")
-        FailureLog(journal("commits")).failed(0.0, "appends fail", error)
+        FailureLog(journal("commits")).failed(0.0, "log appends fail", error)
 
-    for shown in ("ValueError", "KeyError", "in fail", "appends fail"):
+    for shown in ("ValueError", "KeyError", "in fail", "log appends fail"):
         assert shown in lines.getvalue()
     for hidden in (secret, secret.upper()):
         assert hidden not in lines.getvalue()

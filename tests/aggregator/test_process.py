@@ -52,7 +52,7 @@ def test_connections_leave_room_for_files(
     with_file_limit(monkeypatch, limit)
     with capture_logs() as logs:
         assert process.connections_max(wanted, config) == most
-    assert [line["event"] for line in logs] == ["the limit of open files bounds connections"] * (most < wanted)
+    assert [line["event"] for line in logs] == ["connections limited by the open-file limit"] * (most < wanted)
 
 
 def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
@@ -62,7 +62,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
         ["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
     )
     assert ended.returncode == 1
-    assert "limit of open files: 128, expected 256 at least (ulimit -n)" in ended.stderr
+    assert "limit of open files: 128, expected at least 256 (ulimit -n)" in ended.stderr
 
 
 @pytest.mark.parametrize("code", (errno.EMFILE, errno.ENFILE))
@@ -70,7 +70,7 @@ async def test_a_blocking_call_that_gets_no_file_may_be_tried_again(code: int) -
     def full() -> None:
         raise OSError(code, "too many open files")
 
-    with pytest.raises(OpenFilesError, match="no more files can be opened now") as caught:
+    with pytest.raises(OpenFilesError, match="too many open files") as caught:
         await SystemRuntime().blocking(full)
     assert isinstance(caught.value, StoreUnavailableError), "whatever waits for a store that is away waits for this"
 
@@ -195,12 +195,12 @@ def test_a_limit_that_leaves_no_memory_to_work_with_is_refused_at_the_start(
 ) -> None:
     config = config_of(tmp_path, small_plan(), memory_max=100 * MIB)
     monkeypatch.setattr(process, "memory_used", lambda: 120 * MIB)
-    with pytest.raises(ConfigError, match="memory_max: 120 MiB are in use before anybody calls, 100 MiB may be"):
+    with pytest.raises(ConfigError, match="memory_max: 120 MiB are in use at start, of 100 MiB allowed"):
         process.check_memory(config)
     monkeypatch.setattr(process, "memory_used", lambda: 90 * MIB)
     with capture_logs() as logs:
         process.check_memory(config)
-    assert [line["event"] for line in logs] == ["there is little memory"]
+    assert [line["event"] for line in logs] == ["memory is low"]
 
 
 async def test_a_service_at_its_limit_of_memory_cannot_go_on_and_drains(

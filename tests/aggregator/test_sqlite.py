@@ -81,7 +81,7 @@ def test_a_newer_format_is_refused_by_writers_and_readers_and_left_alone(kind: D
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     LOG_FILE.open_writing(tmp_path / "log.db").close()
-    with pytest.raises(StoreError, match="another kind of file"):
+    with pytest.raises(StoreError, match="not a file of this kind"):
         STORE_FILE.open_writing(tmp_path / "log.db")
     (tmp_path / "text").write_text("no database, but long enough to be looked into" * 20)
     with pytest.raises(LogError, match="cannot be opened"):

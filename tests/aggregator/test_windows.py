@@ -55,7 +55,7 @@ def test_a_window_that_is_not_over_says_until_when() -> None:
     for book in (WindowBook({5: OPEN}), WindowBook({5: CLOSING}), WindowBook({5: SEALED})):
         book.check_over(5, SCHEDULE, due)
     WindowBook({5: CLOSING}).check_over(5, SCHEDULE, due - 1)
-    text = r"window 5 is not over: it ends at 1970-01-01 06:00:00 and takes late deltas until 1970-01-01 06:05:00 "
+    text = r"window 5 is not over: it ends at 1970-01-01 06:00:00 and accepts late deltas until 1970-01-01 06:05:00 "
     with pytest.raises(WindowOrderError, match=text):
         WindowBook({5: OPEN}).check_over(5, SCHEDULE, due - 1)
 

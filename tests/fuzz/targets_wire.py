@@ -314,7 +314,7 @@ def _streams() -> Kit:
         "format 2": b"\2" + samples[2][1:],
     }
     attempt = plainly(StreamState.from_bytes, StoreError, check=check)
-    return Kit(samples, attempt, octets.mutated, first=re.compile("not the bytes of one|format"), bad=bad)
+    return Kit(samples, attempt, octets.mutated, first=re.compile("invalid encoding|format"), bad=bad)
 
 
 def _blocks() -> Kit:

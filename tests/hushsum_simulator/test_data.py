@@ -92,7 +92,7 @@ def test_columns_of_a_plan_with_names_are_taken_in_its_order(tmp_path: Path) -> 
         ("r.csv", b"a,b\n", "expected at least one record, got 0 rows of 2"),
         ("r.csv", b"\xff\xfe\xfd", "not a CSV file in UTF-8"),
         ("r.parquet", b"PAR0 not one", "not a Parquet file"),
-        ("r.npy", b"not one", "not a NumPy array file"),
+        ("r.npy", b"not one", "not a NumPy .npy file"),
     ),
 )
 def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:

@@ -88,7 +88,7 @@ def test_made_and_declared_plans_are_read_whatever_the_file_is_called(tmp_path: 
     neither.write_bytes(b"\xff")
     assert load(made).id == plan.id
     assert load(declared).id == plan.id
-    with pytest.raises(PlanError, match="TOML in UTF-8"):
+    with pytest.raises(PlanError, match="a plan in TOML"):
         load(neither)
 
 

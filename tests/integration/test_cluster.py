@@ -34,7 +34,7 @@ ROLES = {
 }
 CLIENTS = 6
 DELTAS = 25  # of each client, in each of two halves
-ELSEWHERE = re.compile(r"process (\S+) releases, its administration listens at (\S+)")
+ELSEWHERE = re.compile(r"process (\S+) is the releaser: send the request to (\S+)")
 
 
 def settings_of(folder: Path, kafka: KafkaBroker) -> dict[str, object]:

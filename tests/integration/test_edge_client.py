@@ -248,8 +248,8 @@ async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_firs
 
     async with service_of(config) as service:
         for token, name, said in (
-            (eve.text, None, "a token of this service is expected with every call, and none that is good came"),
-            (alice.text, "till-3", "this token is of 'alice', and the caller declares another name"),
+            (eve.text, None, "expected a valid token with every call, got none"),
+            (alice.text, "till-3", "the token belongs to 'alice', but the caller declares another client id"),
         ):  # neither binds the spool
             with pytest.raises(AuthenticationError, match=said):
                 await device(token, name).__aenter__()

@@ -70,7 +70,7 @@ async def test_silent_connections_beyond_the_files_that_may_be_open_end_nothing(
                 )
     assert released.release.size_bytes > 0
     assert await service.stop() == 0
-    assert "the limit of open files bounds connections" in service.output.read_text()
+    assert "connections limited by the open-file limit" in service.output.read_text()
 
 
 async def test_nothing_is_imported_once_it_listens(tmp_path: Path) -> None:
@@ -110,5 +110,5 @@ async def test_a_process_without_memory_to_work_with_says_so_and_ends(tmp_path: 
     await service.start()
     assert await service.ended() == 1
     text = service.output.read_text()
-    assert "are in use before anybody calls, 64 MiB may be: give this process more memory" in text.splitlines()[-1]
+    assert "are in use at start, of 64 MiB allowed: give this process more memory" in text.splitlines()[-1]
     assert "Traceback" not in text

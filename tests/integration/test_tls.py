@@ -250,7 +250,7 @@ async def test_a_shuffler_shows_a_certificate_where_its_gateway_asks_for_one(tmp
             "shufflers": str(directory),
             "shuffler_key": str(tmp_path / "shuffler.pem"),
         }
-        with pytest.raises(ConfigError, match=r"UNAVAILABLE: .*the first start needs its plan"):
+        with pytest.raises(ConfigError, match=r"UNAVAILABLE: .*the plan is required at the first start"):
             async with shuffling(ServiceConfig.of(**settings), runtime):
                 pass
         proof = {"upstream_cert": str(shown.certificate), "upstream_key": str(shown.key)}

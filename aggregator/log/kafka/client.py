@@ -86,27 +86,25 @@ class KafkaSettings:
 
     def _ssl_context(self) -> ssl.SSLContext:
         if (self.cert_file is None) != (self.key_file is None):
-            raise ConfigError("kafka_cert_file and kafka_key_file: one without the other; expected both, or neither")
+            raise ConfigError("kafka_cert_file and kafka_key_file: expected both or neither")
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.cert_file is not None:
                 context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"kafka_ca_file, kafka_cert_file, kafka_key_file: {error}; expected readable PEM files"
-            ) from error
+            raise ConfigError(f"kafka_ca_file, kafka_cert_file, kafka_key_file: {error}; expected PEM files") from error
         return context
 
     def _sasl(self) -> dict[str, Any]:
         if self.user is None or self.password_file is None:
-            raise ConfigError(f"kafka_user, kafka_password_file: missing; kafka_security {self.security} needs both")
+            raise ConfigError(f"kafka_user, kafka_password_file: required with kafka_security = {self.security}")
         if self.sasl_mechanism not in MECHANISMS:
             expected = ", ".join(MECHANISMS)
             raise ConfigError(f"kafka_sasl_mechanism: got {self.sasl_mechanism}, expected one of {expected}")
         try:
             password = self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"kafka_password_file: {error}; expected a readable file of one line") from error
+            raise ConfigError(f"kafka_password_file: {error}; expected a file of one line") from error
         return {
             "sasl_mechanism": self.sasl_mechanism,
             "sasl_plain_username": self.user,
@@ -202,9 +200,9 @@ async def via_reachable_broker(arguments: dict[str, Any]) -> dict[str, Any]:
 def _with_advice(said: str) -> str:
     """Adds advice: wrong security settings look like a broker that closes the connection."""
     if said.endswith(":"):
-        return f"{said} closed, or no answer in time; is kafka_security this listener's?"
+        return f"{said} closed, or no response in time; check kafka_security for this listener"
     if any(word in said.lower() for word in ("sasl", "ssl", "certificate")):
-        return f"{said}; see kafka_security, kafka_sasl_mechanism, kafka_user and kafka_ca_file"
+        return f"{said}; check kafka_security, kafka_sasl_mechanism, kafka_user and kafka_ca_file"
     return said
 
 

@@ -182,7 +182,7 @@ class PartitionClient:
                 batch = batches.next_batch()
                 at = max(offset, batch.base_offset)
                 if not batch.validate_crc():
-                    raise self._damaged(at, "its checksum does not fit")
+                    raise self._damaged(at, "its checksum does not match")
                 if not batch.is_control_batch:  # a transaction's end takes an offset, but is no message
                     stamped = batch.timestamp_type == _LOG_APPEND_TIME
                     for record in batch:
@@ -381,7 +381,7 @@ async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runti
         stopping.cancel()
         await asyncio.wait([stopping], timeout=_STOP_S)
     if not stopping.cancelled() and stopping.done() and (error := stopping.exception()) is not None:
-        journal("kafka").debug("client did not stop in order", error=repr(error))
+        journal("kafka").debug("Kafka client did not stop cleanly", error=repr(error))
     tasks, connections = _parts_of(client)
     for task in tasks:
         task.cancel()

@@ -63,7 +63,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
                 return
             # A plan's number of partitions never changes, even if an operator adds some to its topic.
             self.held = frozenset(where.partition for where in assigned if where.partition < self._partitions)
-            _journal.info("partitions are ours", partitions=sorted(self.held))
+            _journal.info("partitions assigned", partitions=sorted(self.held))
             await self._owner.assigned(self.held)
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
@@ -81,11 +81,11 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
             held, self.held = self.held, frozenset()
             if not held:
                 return
-            _journal.info("partitions are lost" if lost else "partitions go", partitions=sorted(held))
+            _journal.info("partitions lost" if lost else "partitions revoked", partitions=sorted(held))
             try:
                 await (self._owner.lost(held) if lost else self._owner.revoked(held))
             except Exception as error:  # noqa: BLE001  the group goes on whatever the owner does; fences keep the store safe
-                _journal.error("letting partitions go failed", error=str(error), kind=type(error).__name__)
+                _journal.error("partition release failed", error=str(error), kind=type(error).__name__)
 
 
 class KafkaMembership:
@@ -144,7 +144,7 @@ class KafkaMembership:
             except AggregatorError as error:
                 self._observer.retried("kafka-group", str(error))
                 if not isinstance(error, LogUnavailableError):
-                    _journal.error("not in the group, trying again", why=_advice(error))
+                    _journal.error("not a member of the consumer group, retrying", why=_advice(error))
             await self._runtime.sleep(backoff.next_s())
 
     def _new_consumer(self, arguments: dict[str, Any]) -> AIOKafkaConsumer:
@@ -179,7 +179,7 @@ class KafkaMembership:
                 await consumer.getmany(nothing, timeout_ms=0)  # raises the errors of its background tasks
                 if member.held and self._runtime.monotonic() - member.heard_s > session_s:
                     # The group may have given the partitions to others: it measures the same time.
-                    raise LogUnavailableError(f"kafka, group: no heartbeat was answered for {session_s:g} s")
+                    raise LogUnavailableError(f"kafka: no heartbeat was answered for {session_s:g} s")
                 if member.held:
                     backoff.reset()
                 await self._runtime.sleep(min(_WATCH_S, session_s / 3))

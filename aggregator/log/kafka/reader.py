@@ -82,7 +82,9 @@ class PartitionReader:
                 await self._fetch(min(left_s, _POLL_S))
             except OutOfRangeError:
                 await self._expect_held(position)
-                raise LogUnavailableError(f"kafka, partition {self._partition}: out of range, and now in it") from None
+                raise LogUnavailableError(
+                    f"kafka, partition {self._partition}: offset out of range, but now in range"
+                ) from None
             end = self._take(taken, limit, position)
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             if left_s <= 0:
@@ -182,8 +184,8 @@ class PartitionReader:
         """The entries of a message that another reader has not handed out."""
         skip, self._skip = self._skip, 0
         if skip >= len(held):
-            what = f"message {offset} holds {len(held)} entries, although the fold has passed {skip} of it"
-            raise LogError(f"partition {self._partition}: {what}: another log than before?")
+            what = f"message {offset} holds {len(held)} entries, although the fold has processed {skip} of them"
+            raise LogError(f"partition {self._partition}: {what}: the log may have been replaced")
         return held[skip:]
 
     async def _expect_held(self, position: int) -> None:

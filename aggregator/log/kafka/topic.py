@@ -85,15 +85,13 @@ class TopicNeeds:
     stamps: Schedule | None = None
 
 
-_CLOSED: Final = "forgotten bytes go when their segment is closed"
+_CLOSED: Final = "erased data is deleted when its segment is closed"
 _ALWAYS: Final = {
     "cleanup.policy": RequiredSetting("delete", "equal", "compaction would drop entries"),
-    "unclean.leader.election.enable": RequiredSetting(
-        "false", "equal", "a broker that is behind would lose what is durable"
-    ),
-    "retention.bytes": RequiredSetting("-1", "equal", "entries would go for their size, before they are folded"),
+    "unclean.leader.election.enable": RequiredSetting("false", "equal", "a lagging leader would lose durable entries"),
+    "retention.bytes": RequiredSetting("-1", "equal", "entries could be deleted by size before they are folded"),
     # Otherwise a writer could stop readers with a codec that they lack, or fill their memory with a small message.
-    "compression.type": RequiredSetting("uncompressed", "equal", "a message's size has to be what it takes"),
+    "compression.type": RequiredSetting("uncompressed", "equal", "the size limit must apply to the stored message"),
 }
 
 
@@ -113,8 +111,8 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
         {
             **_ALWAYS,
             **needed,
-            "max.message.bytes": RequiredSetting(str(largest), "least", "the plan's largest entry has to fit"),
-            "segment.bytes": RequiredSetting(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),
+            "max.message.bytes": RequiredSetting(str(largest), "least", "the plan's largest entry must fit"),
+            "segment.bytes": RequiredSetting(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "same as segment.ms"),
         },
         largest,
         plan.window if anonymous else None,
@@ -125,12 +123,12 @@ def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
     """Requirements if timestamps are times of arrival."""
     needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
     chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
-    why = "window + lateness + kafka_recovery_s have to fit in it"
+    why = "it must cover window + lateness + kafka_recovery_s"
     if chosen_ms < needed_ms:
         raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
     return {
-        "message.timestamp.type": RequiredSetting("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
+        "message.timestamp.type": RequiredSetting("LogAppendTime", "equal", "only the brokers' clock is trusted"),
         "retention.ms": RequiredSetting(str(chosen_ms), "least", why),
         "segment.ms": RequiredSetting(str(segment_ms), "most", _CLOSED),
     }
@@ -138,7 +136,7 @@ def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
 
 def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, RequiredSetting]:
     """Requirements if timestamps are starts of windows; messages may come late until their window is sealed."""
-    why = "what comes late has its window's start for a time, and would go for its age before it is folded"
+    why = "late entries carry the start of their window as timestamp and could be deleted before they are folded"
     if settings.retention_s is not None:
         got = f"got {settings.retention_s:g}, expected none with a plan of reports"
         raise ConfigError(f"kafka_retention_s: {got}: {why}")
@@ -146,12 +144,10 @@ def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms - 1, _DAY_MS))
     return {
         "message.timestamp.type": RequiredSetting(
-            "CreateTime", "equal", "brokers would note when each anonymous report came"
+            "CreateTime", "equal", "brokers would record when each anonymous report arrived"
         ),
-        "message.timestamp.before.max.ms": RequiredSetting(
-            str(_LONGEST_MS), "least", "what comes late would be refused"
-        ),
-        "message.timestamp.after.max.ms": RequiredSetting(str(_AHEAD_MS), "least", "windows open early, by skew_s"),
+        "message.timestamp.before.max.ms": RequiredSetting(str(_LONGEST_MS), "least", "late entries would be rejected"),
+        "message.timestamp.after.max.ms": RequiredSetting(str(_AHEAD_MS), "least", "windows open skew_s early"),
         "retention.ms": RequiredSetting(str(_FOR_EVER), "equal", why),
         "segment.ms": RequiredSetting(str(segment_ms), "most", _CLOSED),
     }
@@ -159,7 +155,7 @@ def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
 
 def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
     """The topic of receipts, which has no retention."""
-    kept = RequiredSetting("-1", "equal", "receipts are kept for ever")
+    kept = RequiredSetting("-1", "equal", "receipts are never deleted")
     return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
 
 
@@ -167,7 +163,9 @@ def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> 
     """The requirements that an existing topic does not meet, a sentence each."""
     found = []
     if partitions < needs.partitions:
-        found.append(f"it has {partitions} partitions, expected {needs.partitions}, as its plan began")
+        found.append(
+            f"it has {partitions} partitions, expected {needs.partitions}, the number at the plan's first start"
+        )
     for name, needed in needs.settings.items():
         if not needed.allows(there.get(name, "")):
             form = {"equal": "", "least": "at least ", "most": "at most "}[needed.rule]
@@ -181,13 +179,13 @@ def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
     if replication < _SAFE_COPIES:
         lost.append(
             f"topic {name} has {replication} of {_SAFE_COPIES} copies: "
-            "what is acknowledged or released may not survive the loss of a machine or a disk "
-            "(kafka_replication says how many copies a new topic gets)"
+            "acknowledged data may be lost with a machine or a disk "
+            "(kafka_replication sets the number of copies of new topics)"
         )
     if in_sync < _SAFE_IN_SYNC:
         lost.append(
             f"topic {name} has min.insync.replicas {in_sync} of {_SAFE_IN_SYNC}: "
-            "what is acknowledged may stand on one machine alone, and not survive its loss or its loss of power"
+            "acknowledged data may be on one machine only, and lost with it or in a power failure"
         )
     return lost
 
@@ -236,15 +234,15 @@ async def _prepare(
         await _make(admin, settings, needs)
         copies = await _copies(admin, needs.name)
         if copies is None:  # a new topic takes a moment to reach every broker
-            raise LogUnavailableError(f"kafka, topic {needs.name}: made, and not there yet")
+            raise LogUnavailableError(f"kafka, topic {needs.name}: created but not available yet")
     there = await _settings_of(admin, needs.name)
     if found := mismatches(needs, len(copies), there):
         raise ConfigError(f"topic {needs.name}: {'; '.join(found)}")
     warnings = promises_lost(needs.name, min(copies), int(there["min.insync.replicas"]))
     if len(copies) > needs.partitions:
         warnings.append(
-            f"topic {needs.name} has {len(copies)} partitions: what stands beyond the first {needs.partitions}, "
-            "as its plan began, is folded by nobody"
+            f"topic {needs.name} has {len(copies)} partitions: only the first {needs.partitions}, "
+            "the number at the plan's first start, are folded"
         )
     client = AIOKafkaClient(**await via_reachable_broker(settings.client("admin")))
     try:
@@ -272,7 +270,7 @@ async def _make(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: Topi
     made = await admin.create_topics([NewTopic(needs.name, needs.partitions, copies, topic_configs=chosen)])
     _, code, message = made.topic_errors[0]
     if for_code(code) is InvalidReplicationFactorError:  # a starting cluster may not have all its brokers yet
-        raise InvalidReplicationFactorError(f"kafka_replication is {copies}, and {brokers} brokers are there")
+        raise InvalidReplicationFactorError(f"kafka_replication is {copies}, but there are {brokers} brokers")
     if for_code(code) is not TopicAlreadyExistsError:  # another process was faster: the topic is checked like any other
         _raise_refusal(needs.name, code, message)
 
@@ -356,7 +354,7 @@ class TopicIdentity:
         if self._id is not None and began_s - self._confirmed_s >= _CONFIRM_S:
             found = await ask()
             if found is not None and found != self._id:
-                raise self._replaced("it was deleted, and made anew")
+                raise self._replaced("it was deleted and recreated")
             self._confirmed_s = began_s
         self.check()
 
@@ -364,6 +362,6 @@ class TopicIdentity:
         self._floors[partition] = max(offset, self._floors.get(partition, 0))
 
     def _replaced(self, what: str) -> LogError:
-        text = f"kafka, topic {self._topic}: {what}: another topic, or an older copy; restore it, then start again"
+        text = f"kafka, topic {self._topic}: {what}: the topic is another or an older copy; restore it and restart"
         self._why = self._why or text
         return LogError(text)

@@ -123,9 +123,9 @@ async def test_a_service_starts_on_a_ledger_that_an_earlier_rule_let_pass_its_li
     async with service_of(config) as service, Console(service.grpc) as console:
         ledger = await console.ledger()
         assert (ledger.epsilon_spent, ledger.epsilon_left) == ("101", "0")
-        assert "That is more than the limits" in ledger.statement
+        assert "This exceeds the limits" in ledger.statement
         await console.seal(early=True)
-        with pytest.raises(ServiceError, match="cannot pay for this release"):
+        with pytest.raises(ServiceError, match="Budget exceeded"):
             await console.release()
         assert (await console.ledger()).spends == (passing,)
 
@@ -179,7 +179,9 @@ def test_a_spend_that_this_version_cannot_read_is_malformed() -> None:
 
 async def test_a_window_that_was_never_open_says_so(tmp_path: Path) -> None:
     async with service_of(config_of(tmp_path, PLAN)) as service, Console(service.grpc) as console:
-        with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be sealed: no gateway has had it open"):
+        with pytest.raises(
+            ServiceError, match=f"window {WINDOW + 9} cannot be sealed: it was never opened by a gateway"
+        ):
             await console.seal(WINDOW + 9, early=True)
         with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be released: it is unknown here"):
             await console.release(WINDOW + 9)

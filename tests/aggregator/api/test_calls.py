@@ -136,7 +136,7 @@ async def test_the_operator_is_told_what_failed_and_nobody_where_files_lie() -> 
 
     assert operator.details() == "store store.db: disk full; id 00ff/3 of http://x/y"
     assert stopped.details() == "see 'receipts.jsonl'"
-    assert other.details() == "the service failed; its journal says why"
+    assert other.details() == "internal error; see the service's log"
 
 
 def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:

@@ -113,6 +113,6 @@ async def test_a_watcher_of_health_does_not_hold_up_a_stop(tmp_path: Path, name:
 
 
 async def test_a_host_that_is_not_found_is_told_apart_from_a_port_that_is_taken(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"host of nowhere\.invalid:0 cannot be found"):
+    with pytest.raises(ConfigError, match=r"host of nowhere\.invalid:0 cannot be resolved"):
         async with service_of(config_of(tmp_path, PLAN, listen="nowhere.invalid:0", insecure=True)):
             pass

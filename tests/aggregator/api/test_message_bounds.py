@@ -77,5 +77,5 @@ async def test_who_sends_too_much_is_told_how_much_may_come(tmp_path: Path) -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"\x12\x00" * QUESTION_BYTES_MAX, metadata=client.metadata)
     size = 2 * QUESTION_BYTES_MAX
-    assert caught.value.details() == f"a message of {size} bytes, expected at most {QUESTION_BYTES_MAX}"
+    assert caught.value.details() == f"message of {size} bytes, expected at most {QUESTION_BYTES_MAX}"
     assert trailing(caught.value)["hushsum-reason"] == "malformed"

@@ -81,7 +81,7 @@ def test_calls_without_a_name_are_bounded_and_take_nothing_from_those_that_have_
     with ExitStack() as open_calls:
         for _ in range(NAMELESS_CALLS_MAX):
             open_calls.enter_context(calls.under_way(""))
-        with pytest.raises(RefusedError, match="without a name"), calls.under_way(""):
+        with pytest.raises(RefusedError, match="without a client id"), calls.under_way(""):
             pass
         for name in ("a", "a", "b", "b"):
             open_calls.enter_context(calls.under_way(name))

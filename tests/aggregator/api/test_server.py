@@ -195,7 +195,7 @@ async def test_one_name_has_its_share_of_calls_and_reads_few_messages_at_once() 
     tasks += [asyncio.create_task(reading("bob", first))]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    with pytest.raises(RefusedError, match="4 calls of one client"), calls.under_way("evil"):
+    with pytest.raises(RefusedError, match="4 concurrent calls per client"), calls.under_way("evil"):
         pass
     assert (events, len(calls)) == (["evil", "bob"], 5)
     first.set()
@@ -219,7 +219,7 @@ async def test_where_messages_are_awaited_the_oldest_call_of_whoever_awaits_most
     tasks = [asyncio.create_task(reading(name, call)) for name, call in zip(names, made, strict=True)]
     await asyncio.sleep(0.01)
     assert [call.ended is not None for call in made] == [False, True, False, False, False]
-    with pytest.raises(RefusedError, match="others wait"):
+    with pytest.raises(RefusedError, match="other calls are waiting"):
         await tasks[1]
     for task in tasks:
         task.cancel()

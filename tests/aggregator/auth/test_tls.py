@@ -47,7 +47,7 @@ def test_a_new_certificate_is_shown_once_and_the_journal_says_so(site: Certified
         assert renewing() is not None
         assert renewing() is None
 
-    assert [line["event"] for line in lines] == ["a new certificate is shown from now on"]
+    assert [line["event"] for line in lines] == ["TLS certificate reloaded"]
 
 
 @pytest.mark.parametrize("broken", ("certificate", "key", "ca"))
@@ -108,8 +108,8 @@ def test_a_bundle_of_authorities_is_taken_whole_or_not_at_all(site: Certified) -
     replace(site.ca, one * (most + 1))
     with capture_logs() as lines:
         assert renewing() is None
-    assert "ca.pem: more than 1048576 bytes" in lines[0]["error"]
-    with pytest.raises(ConfigError, match=r"^tls_client_ca: .*ca.pem: more than 1048576 bytes"):
+    assert "ca.pem: larger than 1048576 bytes" in lines[0]["error"]
+    with pytest.raises(ConfigError, match=r"^tls_client_ca: .*ca.pem: larger than 1048576 bytes"):
         renewing_of(site)
 
 
@@ -160,7 +160,9 @@ def test_nothing_of_a_key_is_ever_told(site: Certified) -> None:
 
 def test_a_key_that_others_may_read_is_refused(site: Certified) -> None:
     site.key.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"^tls_key: .*mode 640, others may use this key: chmod 600"):
+    with pytest.raises(
+        ConfigError, match=r"^tls_key: .*mode 640, the private key is accessible to other users: chmod 600"
+    ):
         server_credentials(Config.of(**NEEDED, **site.settings), lambda: 0.0)
 
 

@@ -400,11 +400,11 @@ async def test_a_table_that_others_may_write_is_not_taken(watched: Watched, mode
     change_table(watched.path, lambda _: table_of(bob))
 
     assert await watched.look(lambda: watched.path.chmod(mode)) == [
-        f"mode {mode:03o}, others may write this table: chmod go-w {watched.path}"
+        f"mode {mode:03o}, the token file is writable by other users: chmod go-w {watched.path}"
     ]
     assert watched.file.table == table
     assert watched.gauge("hushsum_tokens_unreadable") == 1
-    with pytest.raises(ConfigError, match=r"tokens: .*others may write this table: chmod go-w"):
+    with pytest.raises(ConfigError, match=r"tokens: .*the token file is writable by other users: chmod go-w"):
         await Watched(watched.path).open()
     assert await watched.look(lambda: watched.path.chmod(0o640)) == []
     assert watched.file.table == table_of(bob)

@@ -111,7 +111,7 @@ async def test_a_refusal_says_what_to_do_and_not_to_try_again(tmp_path: Path) ->
     assert refusal == too_many_streams(MOST)
     assert (refusal.fault, refusal.retry, refusal.retry_after_ms) == (Fault.SENDER, False, 0)
     assert "this client has used 3 streams in this window" in refusal.detail
-    assert "keep one spool for each process" in refusal.detail
+    assert "reuse the spool file of each process" in refusal.detail
 
 
 async def test_twenty_thousand_streams_leave_the_bound_in_fold_and_gateway(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ async def test_a_window_that_has_not_begun_takes_no_reports_and_costs_nothing(tm
         (answer,) = await client.submit(REPORTS.id, early[:1])
         assert answer.refusal is not None
         assert answer.refusal.reason is ServiceReason.UNAVAILABLE
-        assert "has not begun" in answer.refusal.detail
+        assert "has not started" in answer.refusal.detail
         assert (await service.store.account("")).spends == ()
         runtime.set_ms += 1000
         for data in early:
@@ -388,7 +388,7 @@ async def test_only_what_its_shuffler_has_signed_is_taken_and_marked(tmp_path: P
             answer = await submit_shuffled(client, plan, good, claim)
             assert answer.refusal is not None
             assert (answer.refusal.reason, answer.refusal.retry) == (Reason.UNSHUFFLED, False)
-            assert "send it to the shuffler" in answer.refusal.detail
+            assert "send reports to the shuffler" in answer.refusal.detail
         assert (await ends_of(service), await charged(service)) == ([0], 0)
         for data in (good, other):  # far beyond a client's rate: these are the reports of many
             signed = Authenticity("mix-1", mix.sign(SHUFFLED, data))

@@ -138,7 +138,7 @@ async def test_a_log_that_ends_before_the_fold_names_the_gap(opened: Open) -> No
     await log.append(items(0, 5, "a"))
     end = await log.end(0)
     for position in (end + 1, end + (3 << 16), end + (3 << 16) + 2):
-        with pytest.raises(LogGapError, match=f"the log ends at {end}, although the fold has passed {position - 1}"):
+        with pytest.raises(LogGapError, match=f"the log ends at {end}, but the fold has processed {position - 1}"):
             await log.read(0, position, 10, WAIT_S)
 
 

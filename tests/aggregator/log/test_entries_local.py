@@ -56,7 +56,7 @@ def test_a_producer_is_told_that_the_ledger_is_charged_at_gateways(plan: Plan, i
     assert isinstance(given, RefusedEntry)
     assert given.reason is Reason.UNSIGNED
     assert given.detail.startswith(what)
-    assert "gateways alone, which charge the ledger before a window's first submission" in given.detail
+    assert "accept submissions only from gateways, which charge the ledger first" in given.detail
 
 
 @pytest.mark.parametrize("count", (1, 30))

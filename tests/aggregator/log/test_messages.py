@@ -159,14 +159,14 @@ def test_a_plain_message_without_a_version_or_with_none_or_too_many_entries_is_m
 
 
 def test_a_signed_message_where_there_is_no_directory_stops_the_partition() -> None:
-    with pytest.raises(LogError, match="a signed message, and no directory to check it: set `directory`"):
+    with pytest.raises(LogError, match="signed message, but no key registry is configured: set `directory`"):
         PlainMessages().read(0, message(*ENTRIES))
 
 
 def test_a_process_without_a_key_signs_nothing() -> None:
     reader = SignedMessages(PLAN_ID, DIRECTORY)
     for seals, name in ((False, "gateway"), (True, "releaser")):
-        with pytest.raises(LogError, match=f"no {name} key to sign with"):
+        with pytest.raises(LogError, match=f"no {name} key is configured for signing"):
             reader.write(0, ENTRIES, seals=seals)
 
 

@@ -124,7 +124,7 @@ async def test_a_position_that_is_gone_names_the_gap(log: SqliteLog) -> None:
 
 async def test_a_log_that_ends_before_the_fold_names_the_gap(log: SqliteLog) -> None:
     await log.append(items(0, 5, "a"))
-    with pytest.raises(LogGapError, match="the log ends at 1, although the fold has passed 4"):
+    with pytest.raises(LogGapError, match="the log ends at 1, but the fold has processed 4"):
         await everything(log, 0, 5)
 
 
@@ -161,7 +161,7 @@ def files(path: Path) -> bytes:
 
 
 async def test_another_number_of_partitions_is_refused(path: Path, log: SqliteLog, runtime: ManualRuntime) -> None:
-    with pytest.raises(LogError, match="in 2 partitions, not 3"):
+    with pytest.raises(LogError, match="has 2 partitions, got 3"):
         await SqliteLog.open(path, PLAN_ID, 3, runtime)
 
 

@@ -164,7 +164,7 @@ async def test_a_look_that_fails_is_told_by_its_kind_alone(tmp_path: Path, monke
 
         await until(told)
         monkeypatch.undo()
-    assert traced.names == {"sounding failed"}
+    assert traced.names == {"dependency check failed"}
     assert attributes_of(traced.spans[0])["hushsum.kind"] == "StoreUnavailableError"
     assert NAME not in traced.text
 

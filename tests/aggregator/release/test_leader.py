@@ -174,7 +174,7 @@ async def test_a_lease_that_cannot_be_renewed_ends_by_its_own_clock(cluster: Clu
     await cluster.runtime.advance(1)
     assert not office.leadership.leads
     assert office.observer.leads == [True, False]
-    with pytest.raises(RefusedError, match="no process releases now; one takes over by itself"):
+    with pytest.raises(RefusedError, match="no process holds the releaser lease: retry later"):
         await call
     await office.end()
 
@@ -193,7 +193,7 @@ async def test_who_releases_no_more_has_nothing_left_to_forget(cluster: Cluster)
     assert first.observer.leads == [True, False]
     with pytest.raises(RefusedError):
         await call
-    assert first.observer.pending == [f"window {FIRST}: the call that forgot it was given up", ""]
+    assert first.observer.pending == [f"window {FIRST}: the erasure was abandoned", ""]
 
     second = await opened(cluster, "second")
     await done(cluster, pending(second.two_windows()))
@@ -238,7 +238,7 @@ async def test_a_releaser_paused_past_its_lease_goes_on_after_another_has_releas
     held.let_go()
     await own.settle(1000)
     assert paused.observer.leads == [True, False], "its next write says so, before its clock does"
-    with pytest.raises(RefusedError, match="process other releases, its administration listens at other:7"):
+    with pytest.raises(RefusedError, match="process other is the releaser: send the request to other:7"):
         await call
     assert not paused.leadership.leads
     await check_all_is_well(cluster, paused, other)
@@ -269,9 +269,7 @@ async def test_a_call_that_fails_for_a_moment_is_made_again_by_the_clock(
 async def test_a_process_that_does_not_release_names_the_one_that_does(cluster: Cluster) -> None:
     first, second = await opened(cluster, "first"), await opened(cluster, "second")
     for call in (second.administration.seal(None, early=True), second.administration.release(None)):
-        with pytest.raises(
-            RefusedError, match="process first releases, its administration listens at first:7"
-        ) as caught:
+        with pytest.raises(RefusedError, match="process first is the releaser: send the request to first:7") as caught:
             await call
         assert caught.value.refusal.reason is ServiceReason.UNAVAILABLE
         assert caught.value.refusal.retry
@@ -291,7 +289,7 @@ async def test_every_process_shows_why_releasing_has_stopped(cluster: Cluster) -
         await done(cluster, pending(first.two_windows()))
     await cluster.pass_time(LEASE_S / 3 + 0.5)
     own, others = [(await office.administration.status()).releasing_stopped for office in (first, second)]
-    assert "window 100 is drawn and charged, and not published yet: no space left" in own
+    assert "window 100 is charged and drawn but not published yet: no space left" in own
     assert others == f"process first: {own}"
     await first.end()
     await cluster.pass_time(LEASE_S / 3 + 0.5)
@@ -299,7 +297,7 @@ async def test_every_process_shows_why_releasing_has_stopped(cluster: Cluster) -
     await done(cluster, pending(second.two_windows()))
     await check_all_is_well(cluster, first, second)
     await second.end()
-    assert (await second.administration.status()).releasing_stopped == "no process releases now"
+    assert (await second.administration.status()).releasing_stopped == "no process holds the releaser lease"
 
 
 async def test_a_caller_that_goes_away_takes_its_call_along(cluster: Cluster) -> None:

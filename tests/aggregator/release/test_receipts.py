@@ -148,7 +148,7 @@ async def test_a_torn_tail_is_cut_off_and_a_copy_is_kept_and_told(
     assert content(path.with_name("receipts.jsonl.torn")) == b'{"checksum":"0\n' + bytes(200) + b"\n"
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["event"], line["line"], line["size_bytes"]) for line in told] == [
-        ("a torn receipt was cut off", 3, size) for size in (14, 200)
+        ("incomplete receipt truncated", 3, size) for size in (14, 200)
     ]
 
 
@@ -237,14 +237,14 @@ async def test_every_write_and_the_folder_reach_the_disk(path: Path, monkeypatch
 async def test_a_file_that_appears_after_the_start_is_not_begun_anew(path: Path) -> None:
     receipts = await opened(path)  # its volume was not there yet
     plant(path, b"what another process has proved\n")
-    with pytest.raises(ReceiptsError, match="was not there when this process started"):
+    with pytest.raises(ReceiptsError, match="it was created by another process after the start"):
         await receipts.begin()
     assert content(path) == b"what another process has proved\n"
 
 
 async def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
     plant(path, b'{"name":"a plan"}')
-    with pytest.raises(ReceiptsError, match="no file of receipts"):
+    with pytest.raises(ReceiptsError, match="not a receipts file"):
         await opened(path)
     assert content(path) == b'{"name":"a plan"}'
 

@@ -37,7 +37,7 @@ async def test_an_outcome_whose_receipt_failed_twice_is_published_and_forgotten_
         for _ in range(2):
             await runtime.advance(1)
             await runtime.settle(2000)
-            assert f"window {site.window} is drawn and charged, and not published yet" in site.releaser.stopped
+            assert f"window {site.window} is charged and drawn but not published yet" in site.releaser.stopped
             assert (await site.store.windows(PLAN.id))[site.window] == "released"
             assert not await is_published(site, site.window)
         await runtime.advance(HOUR_S)
@@ -136,7 +136,7 @@ async def test_what_a_reader_keeps_from_being_erased_is_erased_once_it_lets_go(t
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, open_windows=2) as site:
         delta, reader = await released_under_a_reader(site, runtime)
-        assert "a reader keeps deleted bytes" in site.observer.pending[-1]
+        assert "an open reader prevents erasure" in site.observer.pending[-1]
         assert delta in site.files()
         blocks = await site.sqlite.reader.read(lambda db: db.execute("SELECT window FROM blocks").fetchall())
         assert (site.window,) not in blocks, "the store does not wait for the log"

@@ -188,7 +188,7 @@ async def test_a_window_of_too_few_is_withheld_and_stays_charged_for_what_was_ac
         assert (await site.store.account("")).spends == spends
         assert spends[0].events == spends[1].events != ()
         assert [row[4] for row in await site.receipts.read()] == [*spends]
-        with pytest.raises(NotFoundError, match=f"withheld, for ever: too few {what}"):
+        with pytest.raises(NotFoundError, match=f"withheld: it has too few {what}"):
             await ReleaseCatalog(plan, site.store).release(TUMBLING, windows[0])
     async with disk_site(tmp_path, plan) as again:
         assert again.releaser.stopped == ""

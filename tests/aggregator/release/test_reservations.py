@@ -242,7 +242,7 @@ async def test_counters_that_changed_after_their_charge_are_damage_and_are_not_d
             await site.releaser.release()
         await sqlite_of(site.store).writer.write(lambda db: db.execute("UPDATE counts SET data = x'0109'").rowcount)
         for _ in range(3):
-            with pytest.raises(StoreError, match="are not those that its outcome was charged for"):
+            with pytest.raises(StoreError, match="differ from those that were charged"):
                 await site.releaser.release()
         assert len(draws.all) == 1
         assert await charged(site) is False

@@ -105,7 +105,7 @@ async def test_a_store_that_is_older_than_its_receipts_stops_releasing_and_count
 @pytest.mark.parametrize(
     ("happened", "why"),
     [
-        (is_lost, r"receipts\.jsonl: missing, although this store has had receipts; .* are restored"),
+        (is_lost, r"receipts\.jsonl: missing, although this store has receipts; .* are restored"),
         (is_emptied, r"receipts\.jsonl: 0 lines without an id, not the 1 lines"),
         (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, not the 1 lines"),
     ],
@@ -148,7 +148,7 @@ async def test_receipts_that_are_gone_stop_releasing_until_they_are_restored(tmp
     runtime = ManualRuntime()
     await released_once(tmp_path, runtime)
     (tmp_path / RECEIPTS).rename(tmp_path / "kept")
-    await check_stopped(tmp_path, runtime, r"receipts\.jsonl: missing, although this store has had receipts")
+    await check_stopped(tmp_path, runtime, r"receipts\.jsonl: missing, although this store has receipts")
     assert not (tmp_path / RECEIPTS).exists(), "nobody has made them anew"
     (tmp_path / "kept").replace(tmp_path / RECEIPTS)
     async with disk_site(tmp_path, PLAN, runtime) as site:
@@ -167,7 +167,7 @@ async def test_a_store_that_has_only_reserved_an_outcome_misses_its_receipts(tmp
     await site.die()
     assert steps.names[-1] == "Store.reserve_outcome"
     (tmp_path / RECEIPTS).unlink()
-    await check_stopped(tmp_path, runtime, "missing, although this store has had receipts")
+    await check_stopped(tmp_path, runtime, "missing, although this store has receipts")
 
 
 async def test_receipts_that_lost_whole_lines_at_their_end_stop_releasing(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ async def test_an_outcome_is_not_published_whose_receipt_stands_elsewhere(tmp_pa
         others = await another_receipts(tmp_path / "others.jsonl")
         await others.begin()
         site.receipts._lines = others._lines
-        with pytest.raises(Exception, match="receipts that are not this store's"):
+        with pytest.raises(Exception, match="the receipts belong to another store"):
             await site.releaser.release()
         (outcome,) = await site.store.outcomes(PLAN.id)
         assert not outcome.published
@@ -307,7 +307,7 @@ async def test_receipts_of_an_older_version_keep_their_bytes_and_are_the_stores_
         assert (len(bound.id), bound.lines) == (16, 2), "a header comes after what there was, once"
     (folder / RECEIPTS).unlink()
     async with service_of(config, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
-        assert "missing, although this store has had receipts" in await stopped(client)
+        assert "missing, although this store has receipts" in await stopped(client)
 
 
 @pytest.mark.parametrize("version", OLDER_RECEIPTS)
@@ -316,7 +316,7 @@ async def test_a_store_of_an_older_version_without_its_receipts_makes_none(tmp_p
     (folder / RECEIPTS).unlink()
     config = config_of(tmp_path, generate_files.PLAN, partitions=2)
     async with service_of(config, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
-        assert "missing, although this store has had receipts" in await stopped(client)
+        assert "missing, although this store has receipts" in await stopped(client)
     assert not (folder / RECEIPTS).exists()
 
 

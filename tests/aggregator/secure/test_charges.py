@@ -176,7 +176,7 @@ async def test_who_goes_before_a_round_knows_its_members_has_to_pause_where_that
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.take_part(stub, WINDOW)
             assert reason_of(refused.value) == "overloaded"
-            assert refused.value.details() == "a round ended because of this client, expected it to come in again later"
+            assert refused.value.details() == "a round failed because of this client: retry later"
         told.cancel()
 
 

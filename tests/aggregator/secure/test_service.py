@@ -179,7 +179,7 @@ async def test_that_a_client_may_have_spoilt_a_round_is_in_the_journal_and_never
     (line,) = [line for line in lines if "clients" in line and line["log_level"] == "warning"]
     assert line["clients"] == 1
     assert "client-" not in str(lines)
-    assert ("did not come out" if voids else "other shares than they were given") in line["event"]
+    assert ("did not come out" if voids else "shares that differ from those they received") in line["event"]
 
 
 async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_in_its_round(
@@ -201,11 +201,11 @@ async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_
         assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         with pytest.raises(grpc.aio.AioRpcError, match="a newer call of this client"):
             await first.hear()
-        with pytest.raises(grpc.aio.AioRpcError, match="a round of this client is under way"):
+        with pytest.raises(grpc.aio.AioRpcError, match="a round of this client is in progress"):
             await squatters[0]
         later = Line.open(stub, fleet[0].client_id)
         assert await entered(later, PLAN) == RoundOutcome(
-            b"", RoundResult.UNKNOWN, "a vector of this client was taken in this window already"
+            b"", RoundResult.UNKNOWN, "a vector of this client was already accepted in this window"
         )
 
 
@@ -241,10 +241,10 @@ async def test_what_cannot_take_part_is_refused_with_its_reason(tmp_path: Path) 
         assert (await _refusal(stub, Enter(bytes(32), WINDOW, bytes(32))))[0] == "wrong_plan"
         assert (await _refusal(stub, Enter(PLAN.id, WINDOW + 100)))[0] == "window_in_future"
         assert (await _refusal(stub, Enter(PLAN.id, WINDOW - 100)))[0] == "window_in_past"
-        assert (await _refusal(stub, Message(b"?"))) == ("malformed", "expected to enter first")
+        assert (await _refusal(stub, Message(b"?"))) == ("malformed", "expected the message enter first")
         assert (await _refusal(stub, enter, Message(b"?")))[0] == "malformed"
         assert (await _refusal(stub, enter, VectorChunk(0, b"?")))[0] == "malformed"
-        assert (await _refusal(stub, enter, enter))[1] == "entered twice in one call, expected once"
+        assert (await _refusal(stub, enter, enter))[1] == "message enter received twice in one call"
         became = await fleet_of(PLAN, 1, np.random.default_rng(0))[0].ask(stub, WINDOW, bytes(32))
         assert became.result is RoundResult.UNKNOWN
 
@@ -395,13 +395,13 @@ async def test_a_directory_that_the_plan_does_not_name_is_refused_at_the_start(t
     other_digest = Directory.from_toml(other).digest().hex()
     for settings, text in (
         ({"client_directory": str(file)}, f"digest {other_digest}, expected {digest}"),
-        ({}, f"required: plan 'test' names the directory {digest}"),
+        ({}, f"required: plan 'test' names the key registry {digest}"),
         ({"client_directory": str(tmp_path / "none")}, "No such file"),
     ):
         with pytest.raises(ConfigError, match=text):
             async with service_of(site_config(tmp_path, plan, **settings)):
                 pass
-    with pytest.raises(ConfigError, match="names no directory"):
+    with pytest.raises(ConfigError, match="has no key registry"):
         async with service_of(site_config(tmp_path, PLAN, client_directory=str(file), data=str(tmp_path / "other"))):
             pass
 
@@ -410,6 +410,6 @@ async def test_a_directory_with_other_keys_than_clients_is_refused_at_the_start(
     _, toml = directory_of(2, Role.PRODUCER)
     plan, file = plan_of(directory=Directory.from_toml(toml).digest().hex()), tmp_path / "clients.toml"
     file.write_text(toml)
-    with pytest.raises(ConfigError, match=r"keys\.client-0 is a producer key, expected clients alone"):
+    with pytest.raises(ConfigError, match=r"keys\.client-0 is a producer key, expected role client"):
         async with service_of(site_config(tmp_path, plan, client_directory=str(file))):
             pass

@@ -50,11 +50,11 @@ async def test_once_enough_vectors_are_whole_all_others_have_the_time_of_one_tog
         assert end.sum is not None
         assert end.sum.submissions == LEAST
         assert (np.concatenate(PLAN.words.centred(end.sum.words)) == total(fleet[:LEAST])).all()
-        late = RoundOutcome(ROUND, RoundResult.LEFT_OUT, "the vector did not come in its time")
+        late = RoundOutcome(ROUND, RoundResult.LEFT_OUT, "the vector did not arrive in time")
         assert await site.outcome(fleet[LEAST]) == late
         unasked = await site.outcome(fleet[LEAST + 1])
         assert unasked == RoundOutcome(
-            ROUND, RoundResult.LEFT_OUT, "the others were slow", again=True, retry_after_ms=1000
+            ROUND, RoundResult.LEFT_OUT, "other participants were slow", again=True, retry_after_ms=1000
         )
         assert fleet[LEAST + 1].client_id not in site.round.granted
 
@@ -70,7 +70,7 @@ async def test_nobody_is_asked_for_a_vector_that_its_window_has_no_time_for(
     assert (end.sum is None) is bool(short_ms)
     if short_ms:
         assert (end.result, end.again, site.round.granted) == (RoundResult.LATE, False, frozenset())
-        assert "the seal is less than 180 s away" in end.why
+        assert "the window is sealed in less than 180 s" in end.why
         assert not any(client.spent for client in fleet)
     await site.close()
 

@@ -179,7 +179,7 @@ async def test_what_was_acknowledged_outlasts_a_stop(tmp_path: Path) -> None:
         ("other role", r"^shufflers: .*is a gateway key"),
         ("nobody upstream", r"^upstream 127\.0\.0\.1:1: .*first start"),
         ("a plan.toml", r"^plan: .*plan\.json"),
-        ("an aggregator's folder", r"^data: .*a folder of its own"),
+        ("an aggregator's folder", r"^data: .*its own data directory"),
     ],
 )
 async def test_what_is_set_wrong_is_said_by_its_key(mistake: str, said: str, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_a_plan_that_has_no_shuffler_or_is_another_one_is_refused(tmp_path
     for _ in range(2):
         async with running(shuffler_config(tmp_path, "127.0.0.1:1", plan=str(paths["mine"])), SetRuntime(NOW_MS)):
             pass
-    with pytest.raises(ConfigError, match=r"^plan: .*another plan needs another folder"):
+    with pytest.raises(ConfigError, match=r"^plan: .*use another data directory for another plan"):
         async with running(shuffler_config(tmp_path, "127.0.0.1:1", plan=str(paths["other"])), SetRuntime()):
             pass
 

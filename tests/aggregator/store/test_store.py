@@ -101,7 +101,7 @@ def named(name: str, plan: Plan) -> Plan:
 async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_raise_them(
     sql_store: Store,
 ) -> None:
-    with pytest.raises(BudgetError, match="never raise"):
+    with pytest.raises(BudgetError, match="cannot be raised"):
         await sql_store.register(named("raises", tally_plan(records_per_client=3, total_epsilon=3)), 1, W)
     assert await sql_store.plan_named("raises") is None
     await sql_store.register(named("lowers", tally_plan(records_per_client=3, total_epsilon="1.5")), 1, W)
@@ -474,7 +474,7 @@ async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: Store
         committed(sql_store, W, b"draw"),
         sql_store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE),
     ):
-        with pytest.raises(StoreError, match=f"window {W} cannot be forgotten"):
+        with pytest.raises(StoreError, match=f"window {W} cannot be erased"):
             await sql_store.forget(PLAN, W, fence=FENCE)
         await step
     await sql_store.forget(PLAN, W, fence=FENCE)
@@ -608,7 +608,7 @@ async def test_an_outcome_is_published_together_with_how_far_the_receipts_reach(
 async def test_an_outcome_whose_receipt_stands_elsewhere_is_not_published(store: Store) -> None:
     await sealed(store)
     await committed(store, W, b"a draw")
-    with pytest.raises(StoreError, match="receipts that are not this store's"):
+    with pytest.raises(StoreError, match="the receipts belong to another store"):
         await store.publish(PLAN.id, TUMBLING, W, receipts=replace(MARK, id=b"other receipts !"), fence=FENCE)
     (waiting,) = await store.unpublished(PLAN.id)
     assert waiting.window == W

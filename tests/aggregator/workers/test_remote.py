@@ -177,7 +177,7 @@ async def test_a_store_that_is_damaged_is_told_to_all_who_wait(cluster: Cluster,
 async def test_a_window_that_a_fold_does_not_close_is_told(cluster: Cluster, elsewhere: Elsewhere) -> None:
     closed = pending(elsewhere.folds.closed(0, FIRST))
     await cluster.runtime.advance(61)
-    with pytest.raises(FoldsBehindError, match=f"the fold of partition 0 has not closed window {FIRST} within 60 s"):
+    with pytest.raises(FoldsBehindError, match=f"the fold of partition 0 did not close window {FIRST} within 60 s"):
         await closed
 
 
@@ -207,7 +207,7 @@ async def test_folds_that_do_not_forget_in_time_are_named(cluster: Cluster, else
     await process.workers.revoked([0])
     forgotten = pending(elsewhere.folds.forget(FIRST, fence=fence))
     await cluster.runtime.advance(10.1)
-    with pytest.raises(FoldsBehindError, match=r"partitions \[0\] have not forgotten window 100 within 10 s"):
+    with pytest.raises(FoldsBehindError, match=r"partitions \[0\] did not erase window 100 within 10 s"):
         await forgotten
     with pytest.raises(FencedError):
         await elsewhere.folds.forget(FIRST, fence=fence - 1)

@@ -260,7 +260,7 @@ async def test_a_log_that_is_older_than_the_store_is_refused_at_the_start(site: 
     await site.die()
     site.log = PowerLossLog(1, site.runtime)
     site.workers = site._workers()
-    with pytest.raises(LogGapError, match="the log ends at 0, although the fold has passed 1"):
+    with pytest.raises(LogGapError, match="the log ends at 0, but the fold has processed 1"):
         await site.workers.start()
 
 

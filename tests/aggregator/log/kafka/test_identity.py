@@ -77,7 +77,7 @@ async def test_a_topic_that_is_gone_is_not_made_where_some_of_it_was_folded(
     await delete(log, settings)
     for _ in range(2):
         with pytest.raises(
-            LogError, match=rf"the topic {log.topic} is gone, although 3 of its messages were folded: restore it"
+            LogError, match=rf"the topic {log.topic} is missing, although 3 of its messages were folded: restore it"
         ):
             await opened_beyond(settings, 2 * STEP + 1)
     await (await opened_beyond(settings, 0)).close()
@@ -86,7 +86,7 @@ async def test_a_topic_that_is_gone_is_not_made_where_some_of_it_was_folded(
 async def test_a_topic_that_ends_before_what_was_folded_is_not_opened(log: KafkaLog, settings: KafkaSettings) -> None:
     await (await opened_beyond(settings, 3 * STEP)).close()
     await make_anew(log, settings, 2)
-    with pytest.raises(LogGapError, match=f"partition 0: the log ends at {2 * STEP}, although the fold has passed"):
+    with pytest.raises(LogGapError, match=f"partition 0: the log ends at {2 * STEP}, but the fold has processed"):
         await opened_beyond(settings, 3 * STEP)
 
 
@@ -95,7 +95,7 @@ async def test_an_append_that_stands_lower_than_an_earlier_one_is_not_acknowledg
 ) -> None:
     log._identity._id = None  # as of brokers that give topics no ids
     await make_anew(log, settings, 1)
-    why = "partition 0 appended at 1, although it had reached 3: another topic, or an older copy; restore it"
+    why = "partition 0 appended at 1, although it had reached 3: the topic is another or an older copy; restore it"
     assert why in await refused(lambda: log.append(to_zero(delta("d"))))
     for work in (lambda: log.append(to_zero(*map(delta, "efgh"))), lambda: log.end(1), lambda: log.read(1, 0, 1, 0.0)):
         with pytest.raises(LogError, match="although it had reached 3"):
@@ -114,7 +114,7 @@ async def test_a_topic_made_anew_under_a_running_process_is_known_by_its_id_howe
         "read": lambda: log.read(0, 3 * STEP, 1, 5.0),
         "end": lambda: log.end(0),
     }
-    assert "it was deleted, and made anew: another topic" in await refused(work[asked])
+    assert "it was deleted and recreated: the topic is another" in await refused(work[asked])
 
 
 async def test_an_end_that_is_lower_than_it_was_is_doubted_for_a_moment_and_refused_then(
@@ -140,6 +140,6 @@ async def test_a_service_does_not_start_on_a_topic_that_is_gone(kafka: KafkaBrok
         log = service.log
     assert isinstance(log, KafkaLog)
     await delete(log, KafkaSettings(kafka.bootstrap))
-    with pytest.raises(LogError, match="is gone, although 1 of its messages were folded: restore it"):
+    with pytest.raises(LogError, match="is missing, although 1 of its messages were folded: restore it"):
         async with service_of(config):
             pass

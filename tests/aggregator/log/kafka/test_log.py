@@ -133,7 +133,7 @@ async def test_a_reader_that_is_new_goes_on_in_the_middle_of_a_message(log: Kafk
     assert ([each.data for each in entry_batch.entries], entry_batch.end) == ([delta("a"), delta("b")], 2)
     another = await opened_log(settings)
     assert [each.data for each in await read(another, position=entry_batch.end)] == [*map(delta, "cdef")]
-    with pytest.raises(LogError, match="message 0 holds 5 entries, although the fold has passed 6 of it"):
+    with pytest.raises(LogError, match="message 0 holds 5 entries, although the fold has processed 6 of them"):
         await another.read(0, 6, 10, WAIT_S)
     await another.close()
 

@@ -173,7 +173,7 @@ async def test_an_offset_that_was_out_of_range_and_is_the_end_now_is_asked_for_a
     reader, broker = reader_of([PLAIN.write(3, [b"a"], seals=False)], 1, 1)
     broker.refusal = OffsetOutOfRangeError.errno
     for position in (0, STEP):
-        with pytest.raises(LogUnavailableError, match="out of range, and now in it"):
+        with pytest.raises(LogUnavailableError, match="offset out of range, but now in range"):
             await reader.read(position, 1, 0.0)
-    with pytest.raises(LogGapError, match=f"the log ends at {STEP}, although the fold has passed"):
+    with pytest.raises(LogGapError, match=f"the log ends at {STEP}, but the fold has processed"):
         await reader.read(2 * STEP, 1, 0.0)

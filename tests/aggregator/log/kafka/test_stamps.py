@@ -198,7 +198,7 @@ async def test_a_topic_that_was_made_to_keep_times_of_arrival_is_refused_by_name
     plant(monkeypatch, brokers_stamp)
     async with opened(settings) as log:
         monkeypatch.undo()
-        why = "message.timestamp.type is LogAppendTime, expected CreateTime: brokers would note when each anonymous"
+        why = "message.timestamp.type is LogAppendTime, expected CreateTime: brokers would record when each anonymous"
         with pytest.raises(ConfigError, match=f"topic {log.topic}: {why}"):
             async with opened(settings):
                 pass
