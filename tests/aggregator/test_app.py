@@ -238,7 +238,7 @@ async def test_a_folder_keeps_its_number_of_partitions(tmp_path: Path) -> None:
 async def test_a_port_is_held_by_one_service_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with service_of(config_of(tmp_path, PLAN)) as service:
-        with pytest.raises(ConfigError, match="another process"):
+        with pytest.raises(ConfigError, match="is the port in use"):
             async with service_of(config_of(tmp_path / "other", PLAN, listen=service.grpc)):
                 pass
 

@@ -299,7 +299,7 @@ def test_an_address_without_a_host_is_that_of_the_environment(
     assert DatabaseAddress(dsn).is_private == private
     if not private:
         with pytest.raises(
-            ConfigError, match=rf"^postgres_dsn: unencrypted connections are allowed only on loopback, {host}/x may"
+            ConfigError, match=rf"^postgres_dsn: unencrypted connections are allowed only on loopback, and {host}/x may"
         ):
             Config.of(**{**CLUSTER, "postgres_dsn": dsn})
 

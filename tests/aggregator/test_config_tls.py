@@ -20,10 +20,10 @@ OFF = "0.0.0.0:7443"
 @pytest.mark.parametrize(
     ("settings", "message"),
     (
-        ({"tls_cert": "server.pem"}, "tls_cert: needs tls_key"),
-        ({"tls_key": "server.key"}, "tls_key: needs tls_cert"),
-        ({"tls_client_ca": "ca.pem"}, "tls_client_ca: needs tls_cert"),
-        ({"metrics_client_ca": "ca.pem"}, "metrics_client_ca: needs tls_cert"),
+        ({"tls_cert": "server.pem"}, "tls_cert: requires tls_key"),
+        ({"tls_key": "server.key"}, "tls_key: requires tls_cert"),
+        ({"tls_client_ca": "ca.pem"}, "tls_client_ca: requires tls_cert"),
+        ({"metrics_client_ca": "ca.pem"}, "metrics_client_ca: requires tls_cert"),
         ({**TLS, "metrics_client_ca": "ca.pem", "metrics_listen": ""}, "metrics_client_ca: allowed only with"),
         ({**TLS, "metrics_listen": "0.0.0.0:9000"}, "metrics_listen: metrics contain exact counts"),
         (
@@ -42,8 +42,8 @@ OFF = "0.0.0.0:7443"
         ({"upstream_token": "token"}, "upstream_token: allowed only with role = shuffler"),
         ({"upstream_cert": "mix.pem"}, "upstream_cert: allowed only with role = shuffler"),
         ({"upstream_key": "mix.key"}, "upstream_key: allowed only with role = shuffler"),
-        ({**SHUFFLER, "upstream_cert": "mix.pem"}, "upstream_cert: needs upstream_key"),
-        ({**SHUFFLER, "upstream_key": "mix.key"}, "upstream_key: needs upstream_cert"),
+        ({**SHUFFLER, "upstream_cert": "mix.pem"}, "upstream_cert: requires upstream_key"),
+        ({**SHUFFLER, "upstream_key": "mix.key"}, "upstream_key: requires upstream_cert"),
     ),
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

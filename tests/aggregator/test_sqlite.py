@@ -53,7 +53,7 @@ def test_a_planted_weaker_setting_is_found_when_it_is_read_back(
 ) -> None:
     weaker = tuple((key, planted if key == name else value) for key, value in sqlite.SETTINGS)
     monkeypatch.setattr(sqlite, "SETTINGS", weaker)
-    with pytest.raises(kind.error, match=f"{name} reads .* would not survive power loss"):
+    with pytest.raises(kind.error, match=f"{name} is .* would not survive power loss"):
         kind.open_writing(tmp_path / "file.db")
 
 

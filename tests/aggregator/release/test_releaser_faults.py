@@ -70,7 +70,7 @@ async def test_an_outcome_whose_receipt_failed_twice_is_what_a_repeated_release_
         assert site.releaser.stopped == site.observer.stops[-1] == ""
         assert delta not in site.files()
         assert (await site.releaser.release()).window == site.window + 1
-        with pytest.raises(WindowOrderError, match="no window is sealed"):
+        with pytest.raises(WindowOrderError, match="no sealed window to release"):
             await site.releaser.release()
 
 

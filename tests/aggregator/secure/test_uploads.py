@@ -25,10 +25,10 @@ def test_a_vector_comes_together_in_order_and_is_then_let_go() -> None:
 @pytest.mark.parametrize(
     ("offset", "data", "text"),
     [
-        (0, b"", "a chunk of 0 bytes"),
+        (0, b"", "chunk of 0 bytes"),
         (1, b"1", "chunk at offset 1, expected 0"),
         (0, bytes(11), "vector longer than 10 bytes"),
-        (0, bytes(CHUNK_BYTES_MAX + 1), "a chunk of 262145 bytes"),
+        (0, bytes(CHUNK_BYTES_MAX + 1), "chunk of 262145 bytes"),
     ],
 )
 def test_a_chunk_that_is_no_next_part_of_the_vector_is_refused(offset: int, data: bytes, text: str) -> None:
@@ -43,7 +43,7 @@ def test_a_chunk_again_or_beyond_the_end_is_refused() -> None:
     uploads.add("a", 0, b"0123")
     with pytest.raises(SecureSumError, match="expected 4"):
         uploads.add("a", 0, b"0123")
-    with pytest.raises(SecureSumError, match="beyond 10"):
+    with pytest.raises(SecureSumError, match="longer than 10"):
         uploads.add("a", 4, b"4567890")
 
 

@@ -191,7 +191,7 @@ async def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(tmp_path: P
         accepted = asyncio.ensure_future(door.send(door.batch(1)))
         await asyncio.sleep(0)
         door.intake.stop_accepting()
-        with pytest.raises(RefusedError, match="stopping"):
+        with pytest.raises(RefusedError, match="shutting down"):
             door.intake.check_running()
         assert reason_of(await door.send(door.batch(2, stream=2))) is ServiceReason.SHUTTING_DOWN
         await door.intake.finish()

@@ -163,7 +163,7 @@ def test_the_note_never_goes_back_and_says_what_it_cannot_read(tmp_path: Path) -
     assert path.stat().st_mode & 0o077 == 0
     assert SentWatermark(path, fresh=True).through == SentWatermark(path, fresh=False).through == 7
     path.write_text("seven")
-    with pytest.raises(StoreError, match="something else"):
+    with pytest.raises(StoreError, match="invalid content"):
         SentWatermark(path, fresh=False)
     path.unlink()
     unknown = SentWatermark(path, fresh=False)

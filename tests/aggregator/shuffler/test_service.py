@@ -154,7 +154,7 @@ async def test_a_plan_comes_with_its_signature_and_stays_after_a_restart_without
     ):
         reply = await device.catalog.GetPlan(pb.GetPlanRequest())
         assert SignedPlan.received(reply.plan, reply.key_id, reply.suite, reply.signature) == signed
-        with pytest.raises(grpc.aio.AioRpcError, match="ask the aggregator"):
+        with pytest.raises(grpc.aio.AioRpcError, match="send the request to the aggregator"):
             await device.catalog.ListReleases(pb.ListReleasesRequest())
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             async for _ in device.catalog.WatchReleases(pb.ListReleasesRequest()):

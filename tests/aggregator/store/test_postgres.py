@@ -125,7 +125,7 @@ async def test_a_role_that_may_only_make_its_schema_is_enough(postgres: Postgres
     await store.forget(PLAN, W, fence=FENCE)
     await store.close()
     await connection.execute(f"REVOKE CREATE ON DATABASE {database} FROM {role}")
-    with pytest.raises(StoreError, match=r"permission denied .* rights"):
+    with pytest.raises(StoreError, match=r"permission denied .* privileges"):
         await opened(f"postgresql://{role}:{PASSWORD}@{host}:{port}/{database}")
     await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     await connection.close()

@@ -109,7 +109,7 @@ async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_ra
 
 
 async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sql_store: Store) -> None:
-    with pytest.raises(BudgetError, match="none"):
+    with pytest.raises(BudgetError, match="cannot be converted"):
         await sql_store.register(named("records", tally_plan(total_epsilon=2)), 1, W)
 
 
@@ -410,7 +410,7 @@ async def test_each_window_has_a_key_of_its_own(store: Store) -> None:
 async def test_counters_that_changed_after_their_charge_get_no_key(store: Store) -> None:
     await sealed(store)
     await reserved(store)
-    with pytest.raises(StoreError, match="charged for"):
+    with pytest.raises(StoreError, match="that were charged"):
         await store.reserve_outcome(
             PLAN, TUMBLING, W, b"e" * 32, Given(b"another key, of which nothing is"), fence=FENCE
         )
@@ -530,7 +530,7 @@ async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum
         folding.fold.forget(W)
         await folding.apply()
     await store.forget(PLAN, W, fence=FENCE)
-    with pytest.raises(StoreError, match="forgotten"):
+    with pytest.raises(StoreError, match="erased"):
         await store.sealed_window(PLAN, W)
 
 

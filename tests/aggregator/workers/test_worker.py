@@ -250,7 +250,7 @@ async def test_a_gap_in_the_log_stops_the_partition_and_names_it(site: Site) -> 
     await site.log.forget(W, {0: 3})
     site.workers = site._workers()
     await site.start()
-    with pytest.raises(PartitionStoppedError, match="entries 2 to 2 are gone"):
+    with pytest.raises(PartitionStoppedError, match="entries 2 to 2 are missing"):
         await site.workers.ended()
 
 
