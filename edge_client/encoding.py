@@ -150,11 +150,11 @@ def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[Hushsum
     refused = addition.contributed - taken if stored else 0
     yield from addition.warnings_after(taken, refused)
     if refused:
-        allowed = f"the plan allows {addition.records_max} records a client and window"
-        yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused, the last ones")
+        allowed = f"the plan allows {addition.records_max} records per client and window"
+        yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused (the last ones)")
     if addition.contributed and not stored:
-        where = f"window {addition.window}, in which this client does not take part"
-        yield AbsentWarning(f"{addition.records} records of {where}, were left out")
+        where = f"window {addition.window}, in which this client does not participate"
+        yield AbsentWarning(f"{addition.records} records of {where} were dropped")
 
 
 def copied(records: Any) -> Any:

@@ -7,11 +7,11 @@ from hushsum.privacy.relations import Cost
 
 
 class EdgeError(HushsumError):
-    """The root of what the device SDK raises on purpose."""
+    """Base class of the errors of the device SDK."""
 
 
 class SettingsError(EdgeError):
-    """A setting that cannot be used: the value, and what was expected."""
+    """An invalid setting."""
 
 
 class ClientStateError(EdgeError):
@@ -32,14 +32,14 @@ class PolicyError(EdgeError):
     """
 
     def __init__(self, rule: str, asked: str, allowed: str) -> None:
-        super().__init__(f"policy: rule {rule} allows {allowed}, the plan asks for {asked}; nothing was contributed")
+        super().__init__(f"policy rule {rule} allows {allowed}, but the plan has {asked}; nothing was contributed")
         self.rule = rule
         self.asked = asked
         self.allowed = allowed
 
 
 class AccountError(EdgeError, BudgetError):
-    """This device's own account does not pay for its reports of a window: none of the batch was taken.
+    """This device's ledger has no budget for its reports of a window: the batch was not added.
 
     Args:
         window: Its index.
@@ -48,13 +48,13 @@ class AccountError(EdgeError, BudgetError):
     """
 
     def __init__(self, window: int, left: Cost, why: str) -> None:
-        super().__init__(f"window {window}: this device's own account: {why}; nothing of this batch was taken")
+        super().__init__(f"window {window}: this device's ledger: {why}; this batch was not added")
         self.window = window
         self.left = left
 
 
 class NoPartError(EdgeError):
-    """This device takes no part in a window's secure sum, or submits nothing as a silo, or no more.
+    """This device does not, or no longer, participate in a window (secure sums and silos).
 
     Args:
         window: Its index.
@@ -62,13 +62,13 @@ class NoPartError(EdgeError):
     """
 
     def __init__(self, window: int, why: str) -> None:
-        super().__init__(f"this device takes no part in window {window}: {why}")
+        super().__init__(f"this device does not participate in window {window}: {why}")
         self.window = window
         self.why = why
 
 
 class SpoolError(EdgeError):
-    """The spool cannot be used: it is damaged, newer, another client's, or its disk refuses."""
+    """The spool cannot be used: damaged, of a newer format, of another client, or not writable."""
 
 
 class SpoolInUseError(SpoolError):
@@ -76,15 +76,15 @@ class SpoolInUseError(SpoolError):
 
 
 class SpoolFullError(SpoolError):
-    """What waits for answers, and what this batch could take, are more than the limit; nothing of it was taken."""
+    """The spool has no space for this batch: the batch was not added."""
 
 
 class UnreachableError(EdgeError):
-    """No service answered in the stated time."""
+    """No service answered within the timeout."""
 
 
 class FlushTimeoutError(UnreachableError, TimeoutError):
-    """Some deltas had no definitive answer in the stated time. They stay in the spool and are sent on."""
+    """Some deltas had no definitive answer within the timeout. They stay in the spool and are sent later."""
 
 
 class NotCountedError(EdgeError):
@@ -123,23 +123,23 @@ def _deltas(count: int) -> str:
 
 
 class SessionRefusedError(EdgeError):
-    """The service wants no session with this client; what is unsent stays in the spool."""
+    """The service refused the session; unsent data stays in the spool."""
 
 
 class AuthenticationError(SessionRefusedError):
-    """The service does not accept who this client says it is, or what proves it: the text has the service's words."""
+    """The service rejected this client's identity or credentials; the message is the service's."""
 
 
 class PlanChangedError(SessionRefusedError):
-    """Another plan is collected at the target than the one that this spool belongs to."""
+    """The service collects another plan than that of this spool."""
 
 
 class EdgeWarning(HushsumWarning):
-    """The root of the SDK's own warnings."""
+    """Base class of the warnings of the device SDK."""
 
 
 class AbsentWarning(EdgeWarning):
-    """With a secure sum, or of a silo: records were left out of a window in which this client does not take part.
+    """Records were dropped because this client does not participate in their window (secure sums and silos).
 
     It did not run there, has submitted for the window already, or cannot pay for it. That it takes part is visible, and
     must not depend on its having records.

@@ -124,8 +124,8 @@ async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes 
     """The plan that the service collects, which must have the expected id, unless that is empty; and who this is."""
     return await retry.fetch(
         lambda: _attempt(transport, expected),
-        refused="the service wants no session with this client",
-        missing="the service gave no plan within {}, and without one nothing can be added",
+        refused="the service refused the session",
+        missing="the service sent no plan within {}; without a plan no records can be added",
     )
 
 

@@ -35,12 +35,12 @@ _Signers = VerifyKey | Iterable[VerifyKey] | str | PathLike[str]
 #: The less a device need trust others, the stronger; a stricter mode than asked for is always allowed.
 _STRENGTH: Final = {CENTRAL: 0, SECURE: 1, LOCAL: 2}
 _TRUSTED: Final = {
-    CENTRAL: "in which the service sees what a device sends",
-    SECURE: "in which shares of noise are enough only together, so that others are trusted to add theirs",
+    CENTRAL: "in which the service sees each device's counters",
+    SECURE: "in which the noise shares of other devices are needed",
 }
 _ASKED: Final = {
-    SECURE: "mode 'secure' or 'local', in which no service sees what a device sends without noise",
-    LOCAL: "mode 'local', in which all noise is added on the device",
+    SECURE: "mode 'secure' or 'local'",
+    LOCAL: "mode 'local'",
 }
 
 
@@ -145,37 +145,37 @@ class Policy:
         self._check_numbers(plan)
         privacy = plan.privacy
         if self.unit == CLIENT and privacy.unit != CLIENT:
-            asked_unit = f"unit {privacy.unit!r}, which protects single records"
+            asked_unit = f"unit {privacy.unit!r}, which protects only single records"
             raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
         if self.participation == PROTECTED != privacy.participation:
             by = f"mode {privacy.mode!r}"
-            asked_for = f"{by}, under which it is no secret that a device takes part"
-            raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
+            asked_for = f"{by}, in which participation is visible"
+            raise PolicyError("participation", asked_for, "participation 'protected'")
         self._check_mode(plan)
         if privacy.local is not None and privacy.local.memoise and not self.memoise:
-            asked_memo = "memoised reports: a record's is the same in every window, which shows that it came again"
-            raise PolicyError("memoise", asked_memo, "reports that are drawn anew in every window")
+            asked_memo = "memoised reports, which make recurring records visible"
+            raise PolicyError("memoise", asked_memo, "reports drawn anew in each window")
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:
-            allowed = "only a mechanism that supports what the plan claims"
+            allowed = "only mechanisms that support the claimed guarantee"
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
 
     def _check_numbers(self, plan: Plan) -> None:
         privacy, limits = plan.privacy, plan.limits
         each = f" per window and {privacy.unit}"
-        lifetime = ", which this device could spend in its lifetime"
+        lifetime = ", the total for this device"
         for name, asked, limit, meant in (
             ("epsilon", privacy.epsilon, self.epsilon_limit, each),
             ("delta", plan.guarantee.delta, self.delta_limit, each),  # with what a secure sum's failure takes
             ("total_epsilon", limits.epsilon, _exact(self.max_total_epsilon), lifetime),
-            ("total_delta", limits.delta, self.total_delta_limit, ", at which all that is spent is counted"),
+            ("total_delta", limits.delta, self.total_delta_limit, ", the total for this device"),
         ):
             if limit is not None and asked > limit:
                 raise PolicyError(f"max_{name}", f"{name} {real_text(asked)}{meant}", f"at most {real_text(limit)}")
         length, shortest = Fraction(plan.window.length_ms, 1000), _exact(self.min_window_s)
         if shortest is not None and length < shortest:
-            asked_length = f"windows of {real_text(length)} s, each of which may spend epsilon anew"
+            asked_length = f"windows of {real_text(length)} s"
             raise PolicyError("min_window_s", asked_length, f"windows of at least {real_text(shortest)} s")
 
     def _check_mode(self, plan: Plan) -> None:
@@ -183,25 +183,25 @@ class Policy:
         if _STRENGTH[mode] < _STRENGTH[weakest]:
             raise PolicyError("mode", f"mode {mode!r}, {_TRUSTED[mode]}", _ASKED[weakest])
         if weakest == SECURE and cohort is not None and cohort.adversary != MALICIOUS:
-            asked = f"a secure sum whose server is trusted to keep to the protocol (adversary {cohort.adversary!r})"
-            raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}: its server may lie")
+            asked = f"a secure sum with adversary {cohort.adversary!r}: the server is trusted to follow the protocol"
+            raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}")
         if self.directory and cohort is not None and not cohort.directory:
-            asked = "a secure sum without a directory, whose server is trusted to pass on keys"
-            raise PolicyError("directory", asked, "one whose plan names a directory of clients")
+            asked = "a secure sum without a key registry, in which the server is trusted to relay keys"
+            raise PolicyError("directory", asked, "a plan with a key registry of clients")
 
     def _check_signature(self, plan: Plan, signed: SignedPlan | None) -> None:
         if self.signed_by is None:
             return
         assert isinstance(self.signed_by, tuple), "normalised by the constructor"
-        allowed = f"plans alone that are signed by {_named(self.signed_by)}"
+        allowed = f"only plans signed by {_named(self.signed_by)}"
         if signed is None:
-            raise PolicyError(SIGNED_BY, "trust without a signature (that this version can read)", allowed)
+            raise PolicyError(SIGNED_BY, "no readable signature", allowed)
         if signed.bundle != plan.bundle:
-            raise PolicyError(SIGNED_BY, f"trust by a signature of another plan ({signed.plan_id.hex()})", allowed)
+            raise PolicyError(SIGNED_BY, f"a signature of another plan ({signed.plan_id.hex()})", allowed)
         try:
             signed.verify(self.signed_by)
         except PlanError as error:
-            asked = f"trust by a signature that is not theirs (it says that it is of {signed.key_id!r})"
+            asked = f"a signature that does not verify (it claims key {signed.key_id!r})"
             raise PolicyError(SIGNED_BY, asked, allowed) from error
 
 
@@ -223,7 +223,9 @@ def _keys(given: _Signers) -> tuple[VerifyKey, ...]:
         return _planners(Path(given))
     keys = (given,) if isinstance(given, VerifyKey) else tuple(given) if isinstance(given, Iterable) else ()
     if not keys or not all(isinstance(key, VerifyKey) for key in keys):
-        raise SettingsError(f"signed_by: got {given!r}, expected a VerifyKey, some of them, or the path of a directory")
+        raise SettingsError(
+            f"signed_by: got {given!r}, expected a VerifyKey, several of them, or the path of a key registry"
+        )
     return keys
 
 
@@ -231,7 +233,7 @@ def _planners(path: Path) -> tuple[VerifyKey, ...]:
     try:
         found = Directory.from_toml(path.read_text(encoding="utf-8")).of_role(Role.PLANNER)
     except OSError as error:
-        raise SettingsError(f"signed_by: {path}: {error.strerror}, expected a directory's file") from error
+        raise SettingsError(f"signed_by: {path}: {error.strerror}, expected a key registry") from error
     except (DirectoryError, UnicodeDecodeError) as error:
         raise SettingsError(f"signed_by: {path}: {error}") from error
     if not found:

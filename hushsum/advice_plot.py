@@ -34,7 +34,7 @@ def error_figure(advice: Advice) -> "Figure":
     from matplotlib.figure import Figure
 
     if len(advice.sizes) < 2:
-        raise ValueError("a plan that can have no other rows has no error against rows to draw")
+        raise ValueError("the number of rows of this plan is fixed: there is no error against rows to plot")
     figure = Figure(figsize=(9.0, 5.6), dpi=120, layout="constrained")
     axis = figure.add_subplot()
     rows = [size.rows or 1 for size in advice.sizes]

@@ -55,9 +55,9 @@ def decode(data: bytes) -> object:
         value = json.loads(data.decode("utf-8"))
         again = encode(value)
     except (ValueError, RecursionError) as error:
-        raise CanonicalError(f"not canonical: {shown(error)}") from error
+        raise CanonicalError(f"invalid encoding: {shown(error)}") from error
     if again != data:
-        raise CanonicalError("not canonical: the same value has other canonical bytes (key order, spaces or escapes)")
+        raise CanonicalError("not in canonical form: wrong key order, spaces or escapes")
     return value
 
 
@@ -90,7 +90,7 @@ def _exact(value: object) -> Fraction:
         return value
     if isinstance(value, bool) or (isinstance(value, np.floating) and not isinstance(value, np.float64)):
         kind = type(value).__name__
-        raise CanonicalError(f"{shown(value)} of type {kind} is no exact number; pass a float64 or a Decimal")
+        raise CanonicalError(f"{shown(value)} of type {kind} is not an exact number: use a float or a Decimal")
     if isinstance(value, int | np.integer):
         return Fraction(int(value))
     if isinstance(value, float | Decimal):
@@ -98,7 +98,7 @@ def _exact(value: object) -> Fraction:
         if not decimal.is_finite():
             raise CanonicalError(f"{shown(value)} is not finite")
         if decimal.is_zero() and decimal.is_signed():
-            raise CanonicalError("negative zero has no canonical form; write 0")
+            raise CanonicalError("got negative zero, expected 0")
         if abs(decimal.adjusted()) > REAL_MAX or len(decimal.as_tuple().digits) > REAL_MAX:
             raise CanonicalError(f"a real number that takes more than {REAL_MAX} characters to write")
         return Fraction(decimal)
@@ -106,7 +106,7 @@ def _exact(value: object) -> Fraction:
         fraction = Fraction(value)
         if real_text(fraction) == value:
             return fraction
-    raise CanonicalError(f"{shown(value)} is not a real number in canonical form{_instead(value)}")
+    raise CanonicalError(f"{shown(value)} is not a decimal number, nor a fraction in lowest terms{_instead(value)}")
 
 
 def _instead(value: object) -> str:
@@ -172,6 +172,6 @@ def _check(value: object, depth: int) -> None:
     elif isinstance(value, str):
         check_text(value)
     elif isinstance(value, bool) or not isinstance(value, int):
-        raise CanonicalError(f"{shown(value)} of type {type(value).__name__} has no canonical encoding")
+        raise CanonicalError(f"{shown(value)} has the unsupported type {type(value).__name__}")
     elif abs(value) > INTEGER_LIMIT:
         raise CanonicalError("an integer beyond ±(2^53 - 1); larger integers are written as strings")

@@ -78,11 +78,11 @@ class Collection:
         """
         if not self.classes:
             if labels is not None:
-                raise RecordError("labels: this plan has no classes")
+                raise RecordError("labels: not allowed, because this plan has no classes")
             return np.zeros(n, np.int64)
         expected = f"one of {', '.join(map(repr, self.classes[:8]))}{' ...' if len(self.classes) > 8 else ''}"
         if labels is None:
-            raise RecordError(f"labels: this plan has classes, so each record needs its label: {expected}")
+            raise RecordError(f"labels: missing, expected one per record: {expected}")
         given = label_list(labels)
         if len(given) != n:
             raise RecordError(f"labels: got {len(given)} labels for {n} records")
@@ -139,7 +139,7 @@ def label_list(labels: object) -> list[object]:
         labels = items_of(labels)
     unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
     if unordered or not isinstance(labels, Iterable):
-        raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")
+        raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one per record")
     given = labels.tolist() if isinstance(labels, np.ndarray) and labels.dtype.kind in "Uiu" else list(labels)
     return given if all(type(label) is str for label in given) else [_plain(label) for label in given]
 

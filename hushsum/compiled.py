@@ -28,7 +28,7 @@ def enabled() -> bool:
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in {"auto", "fast", "plain"}:
-        raise AccelerationError(f"{VARIABLE}={wanted!r}: expected auto, fast or plain")
+        raise AccelerationError(f"{VARIABLE}: got {wanted!r}, expected auto, fast or plain")
     if wanted == "plain":
         return False
     installed = importlib.util.find_spec("numba") is not None

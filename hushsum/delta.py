@@ -43,7 +43,9 @@ class DeltaId:
 
     def __post_init__(self) -> None:
         if not 0 <= self.stream < 2**64 or not 0 <= self.sequence <= SEQUENCE_MAX:
-            raise ValueError(f"({self.stream}, {self.sequence}) is no id of a delta: (below 2^64, below 2^63)")
+            raise ValueError(
+                f"invalid delta id ({self.stream}, {self.sequence}): expected stream below 2^64 and sequence below 2^63"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Delta:
                 deltas never leave a device (see :func:`unpack_at_home`).
         """
         if plan.privacy.mode != CENTRAL:
-            raise DeltaError(Reason.WRONG_MODE, f"mode {plan.privacy.mode!r}, whose deltas no service may see")
+            raise DeltaError(Reason.WRONG_MODE, f"mode {plan.privacy.mode!r}, in which devices send no deltas")
         return unpack_at_home(data, plan)
 
 

@@ -21,18 +21,20 @@ HushsumError
 """
 
 import enum
+from decimal import Decimal
+from fractions import Fraction
 
 
 class HushsumError(Exception):
-    """The root of every error that Hushsum raises on purpose."""
+    """Base class of Hushsum's errors."""
 
 
 class HushsumWarning(UserWarning):
-    """The root of every warning that Hushsum gives on purpose."""
+    """Base class of Hushsum's warnings."""
 
 
 class DroppedRecordsWarning(HushsumWarning):
-    """Records were left out: each alone that cannot be used, or those that are more than a client may add."""
+    """Records were dropped: unusable ones, or those above a client's limit."""
 
 
 class ClippedRecordsWarning(HushsumWarning):
@@ -40,7 +42,7 @@ class ClippedRecordsWarning(HushsumWarning):
 
 
 class PlanWarning(HushsumWarning):
-    """A plan that is valid and that its author may not mean: the text says why."""
+    """A plan that is valid but probably not intended."""
 
 
 class Missing(enum.Enum):
@@ -52,13 +54,28 @@ class Missing(enum.Enum):
 def repr_of(value: object) -> str:
     """The repr of whatever a peer sent, where it has one: of a million digits, or of a thousand lists, it has none."""
     try:
-        return repr(value)
+        return _written(value)
     except (RecursionError, ValueError):
         return f"a {type(value).__name__} that is too large to be shown"
 
 
+def _written(value: object) -> str:
+    """As the author of a plan writes it: an exact number is its digits, not the constructor of its type."""
+    if isinstance(value, Decimal):
+        return str(value).replace("E+", "e").replace("E", "e").replace("Infinity", "inf").replace("NaN", "nan")
+    if isinstance(value, Fraction):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return repr(value.value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_written(item)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
 class PlanError(HushsumError):
-    """A key of a plan is missing, unknown, or holds what it must not.
+    """A key of a plan is missing, unknown, or has an invalid value.
 
     Args:
         key: The key's full name, such as ``sketch.rows``.
@@ -76,10 +93,10 @@ class PlanError(HushsumError):
 
 
 class NotBuiltError(PlanError):
-    """A value that the design knows and this version does not offer yet."""
+    """A value that is reserved but not supported by this version."""
 
     def __init__(self, key: str, came: object, built: str) -> None:
-        super().__init__(key, came, f"{built} (known to the design, not built yet in this version)")
+        super().__init__(key, came, f"{built} (reserved, not supported by this version)")
 
 
 class RecordError(HushsumError):
@@ -99,7 +116,7 @@ class ContributionError(HushsumError):
 
 
 class MergeError(HushsumError):
-    """Two sketches that must not be added."""
+    """Two sketches that cannot be merged."""
 
 
 class PlanMismatchError(MergeError):
@@ -126,11 +143,11 @@ class ReleaseError(HushsumError):
 
 
 class BudgetError(HushsumError):
-    """A spend that would pass a limit of the population's ledger."""
+    """A spend that would exceed a limit of the population's ledger."""
 
 
 class LedgerError(HushsumError):
-    """A ledger file that cannot be opened, is none, is of a newer version, or lies where it would not be durable."""
+    """A ledger file that cannot be opened, is invalid, of a newer format, or not durable."""
 
 
 class Reason(enum.StrEnum):

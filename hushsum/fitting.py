@@ -118,7 +118,7 @@ def minimise(
     if not (np.isfinite(radius) and radius > 0 and steps >= 1 and oversampling >= 2):
         raise ValueError("expected a radius above 0, at least one step and an oversampling of at least 2")
     if limit is not None and not np.linalg.norm(centre) <= limit:
-        raise ValueError(f"start: farther from 0 than the limit {limit:g}")
+        raise ValueError(f"start: expected a distance from 0 of at most {limit:g}")
     stream = PublicStream(PublicSeed(seed), "fitting/minimise")
     first, second = _terms(len(centre))
     count = oversampling * (1 + len(centre) + len(first))
@@ -139,7 +139,7 @@ def minimise(
 def _moments(release: Release, loss: str) -> Moments:
     family = release.plan.family
     if not isinstance(family, Paired):
-        raise PlanError("sketch.family", family.name, "'paired', from whose counters a model can be fitted")
+        raise PlanError("sketch.family", family.name, "'paired'")
     if family.loss != loss:
         raise PlanError("sketch.loss", family.loss, f"{loss!r}; {_FITS[family.loss]} fits this release")
     return moments(family.tables, release.counters.sum(axis=0))

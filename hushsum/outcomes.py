@@ -100,7 +100,9 @@ def decide_local(
         came, least = int(counts[0]), plan.window.min_reports
     else:
         if submissions is None:
-            raise GuaranteeError(f"a window of plan {plan.name!r} is decided by its number of clients, got none")
+            raise GuaranteeError(
+                f"plan {plan.name!r}: the number of clients is required to decide whether a window is released"
+            )
         release = of_silos(plan, counters, counts, window=window, submissions=submissions)
         came = submissions
     return release if came >= least else Withheld(plan.id, TUMBLING, window)

@@ -68,7 +68,7 @@ class Parameters:
         array = self.arrays.get(wanted)
         if array is None:
             brought = ", ".join(name[:12] for name in self.arrays) or "none"
-            expected = f"the digest of an array that comes beside the plan (parameters=...; brought were: {brought})"
+            expected = f"the digest of an array in parameters=... (given: {brought})"
             raise PlanError(key, wanted, expected)
         if array.ndim != 2 or array.shape[1] != columns:
             raise PlanError(key, f"an array of shape {array.shape}", f"a matrix of {columns} columns")

@@ -162,34 +162,34 @@ class Plan:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Plan":
-        """A made plan from its bundle (``plan.json``): its canonical bytes, and the arrays beside it where it has some.
+        """A compiled plan from the bytes of its ``plan.json``, with its arrays.
 
         Raises:
             PlanError: Not the canonical bytes of a plan of this version, or not the arrays that it names.
         """
         data, broken, arrays = data.partition(_BREAK)
         if len(data) > _PLAN_BYTES_MAX or len(data) + len(arrays) >= BUNDLE_BYTES_MAX:
-            most = f"at most {_PLAN_BYTES_MAX} bytes, and {BUNDLE_BYTES_MAX} with the arrays beside them"
+            most = f"at most {_PLAN_BYTES_MAX} bytes, and {BUNDLE_BYTES_MAX} with arrays"
             raise PlanError("plan", f"{len(data)} + {len(arrays)} bytes", most)
         try:
             fields = canonical.decode(data)
         except CanonicalError as error:
-            raise PlanError("plan", data[:40], f"the canonical bytes of a plan ({error})") from error
+            raise PlanError("plan", data[:40], f"a compiled plan ({error})") from error
         if not isinstance(fields, dict) or fields.get("format") != PLAN_FORMAT:
             came = fields.get("format") if isinstance(fields, dict) else fields
-            raise PlanError("format", came, f"{PLAN_FORMAT}: this version reads no other")
+            raise PlanError("format", came, f"{PLAN_FORMAT}, the only format that this version supports")
         parameters = Parameters.from_bytes(arrays)
         plan = cls.from_fields({key: value for key, value in fields.items() if key != "format"}, parameters)
         if plan.to_bytes() != data:
-            raise PlanError("plan", data[:40], "every key of the format, defaults too, in its canonical form")
+            raise PlanError("plan", data[:40], "a compiled plan in canonical form with every key")
         if len(plan.parameters) != len(parameters) or (broken and not arrays):
             raise PlanError(
-                "parameters", f"{len(parameters)} arrays", f"the {len(plan.parameters)} that the plan names"
+                "parameters", f"{len(parameters)} arrays", f"the {len(plan.parameters)} that the plan refers to"
             )
         return plan
 
     def warnings(self) -> Iterator[str]:
-        """What its author may not mean, a sentence each: a plan's file is warned of it, a made plan is not."""
+        """Warnings about probable mistakes, one sentence each; given for plan files, not for compiled plans."""
         if self.privacy.epsilon > _EPSILON_USUAL:
             odds = exp(min(float(self.privacy.epsilon), 700.0))
             times = f"{odds:,.0f}" if odds < 1e9 else f"{odds:.0e}"
@@ -218,7 +218,7 @@ class Plan:
             )
 
     def delta_warning(self, records: int) -> str:
-        """What its author may not mean by δ, of a window with so many records expected; empty: nothing."""
+        """A warning if δ is too large for the expected number of records per window; else an empty string."""
         delta = self.privacy.delta
         if delta * records <= 1:
             return ""
@@ -261,7 +261,7 @@ class Plan:
         """
         if isinstance(self.record, VectorRecords):
             return self.record
-        raise RecordError(f"plan {self.name!r} collects sets of ids, expected vectors here")
+        raise RecordError(f"plan {self.name!r} collects sets of ids, expected a plan of vectors")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -405,7 +405,7 @@ def _some(items: Sequence[str]) -> str:
 def _refuse_unused(arrays: Parameters, used: Parameters) -> None:
     digest = next(name for name in arrays.arrays if name not in used.arrays)
     named = ", ".join(used.arrays) or "none"
-    raise PlanError("parameters", digest, f"arrays alone that the plan names by their digests: {named}")
+    raise PlanError("parameters", digest, f"only arrays that the plan refers to by digest: {named}")
 
 
 def _bandwidths(fields: Mapping[str, Any], dim: int) -> Iterator[tuple[str, Fraction, Sequence[int]]]:

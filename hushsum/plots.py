@@ -59,11 +59,11 @@ def refuse_undrawable(plan: Plan) -> None:
         PlanError: It collects sets, or is of the paired family.
     """
     if isinstance(plan.record, SetRecords):
-        instead = "ask about some with hushsum query --at 3,17,29"
-        raise PlanError("record.kind", "set", f"'vector': sets have no columns to draw; {instead}")
+        instead = "use hushsum query --at 3,17,29"
+        raise PlanError("record.kind", "set", f"'vector': sets cannot be plotted; {instead}")
     if plan.family.name == "paired":
-        instead = "ask for some with hushsum query, or fit a model with hushsum.fitting"
-        raise PlanError("sketch.family", "paired", f"a family of densities: this one answers with losses; {instead}")
+        instead = "use hushsum query, or fit a model with hushsum.fitting"
+        raise PlanError("sketch.family", "paired", f"a family with densities: this one answers with losses; {instead}")
 
 
 def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:

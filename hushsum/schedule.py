@@ -75,7 +75,7 @@ class Schedule:
             PlanError: ``min_reports`` is set.
         """
         if self.min_reports:
-            expected = "0: only plans of reports (mode 'local') count them; window.min_clients counts clients"
+            expected = "0: only for plans of reports (mode 'local'); use window.min_clients"
             raise PlanError("window.min_reports", self.min_reports, expected)
 
     def check_reports(self) -> None:
@@ -85,7 +85,7 @@ class Schedule:
             PlanError: ``min_clients`` is set.
         """
         if self.min_clients:
-            expected = "0 with reports: nothing says whose a report is; window.min_reports counts reports instead"
+            expected = "0 with reports, which carry no client id; use window.min_reports"
             raise PlanError("window.min_clients", self.min_clients, expected)
 
     def check_after_end(self, why: str) -> None:
@@ -170,8 +170,10 @@ def _epoch(table: Table) -> int:
     try:
         moment = datetime.strptime(text, _EPOCH_FORM).replace(tzinfo=UTC)
     except ValueError as error:
-        raise PlanError(table.name("epoch"), text, "a UTC time in whole seconds, as 1970-01-01T00:00:00Z") from error
+        raise PlanError(
+            table.name("epoch"), text, "a UTC time in whole seconds, such as 1970-01-01T00:00:00Z"
+        ) from error
     milliseconds = int(moment.timestamp()) * 1000
     if moment.strftime(_EPOCH_FORM) != text or milliseconds < 0:
-        raise PlanError(table.name("epoch"), text, "a UTC time from 1970 on, as 1970-01-01T00:00:00Z")
+        raise PlanError(table.name("epoch"), text, "a UTC time from 1970 on, such as 1970-01-01T00:00:00Z")
     return milliseconds

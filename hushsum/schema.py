@@ -145,8 +145,8 @@ class Table:
                 from difflib import get_close_matches
 
                 near = get_close_matches(str(key), sorted(known), n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-                raise PlanError(self.name(str(key)), self._values[key], f"no such key here; {hint}")
+                hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(sorted(known))}"
+                raise PlanError(self.name(str(key)), self._values[key], f"a known key; {hint}")
 
     def refuse_unknown(self, keys: Mapping[str, Collection[str]]) -> None:
         """Refuses the first key of this table, and of the tables in it, that is unknown whatever else is written.
@@ -188,7 +188,7 @@ class Table:
         try:
             check_text(value)
         except CanonicalError as error:
-            raise PlanError(self.name(key), value, f"a string in canonical form ({error})") from error
+            raise PlanError(self.name(key), value, f"a valid string ({error})") from error
         hidden = any(unicodedata.ucd_3_2_0.category(char) in _HIDDEN for char in value.replace(" ", ""))
         if hidden or len(value) > _TEXT_MAX or value != value.strip():
             expected = f"at most {_TEXT_MAX} visible characters, with spaces only between others"
@@ -204,7 +204,7 @@ def tables_of(text: str) -> dict[str, Any]:
     """The tables of a TOML text, its floats as Decimal.
 
     Raises:
-        ValueError: It is no TOML, nested too deeply, or holds a number that no decimal holds.
+        ValueError: It is no TOML, nested too deeply, or holds a number within range.
     """
     import tomllib  # a device reads none: its plan comes in canonical bytes
 
@@ -213,4 +213,4 @@ def tables_of(text: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except ArithmeticError as error:
-        raise ValueError("a number that no decimal holds") from error
+        raise ValueError("a number within range") from error

@@ -48,7 +48,9 @@ class SignedPlan:
 
     def __post_init__(self) -> None:
         if type(self.suite) is not int or self.suite != ED25519:
-            raise PlanError("signature.suite", self.suite, f"{ED25519}, Ed25519: this version knows no other")
+            raise PlanError(
+                "signature.suite", self.suite, f"{ED25519} (Ed25519), the only suite that this version supports"
+            )
         if not is_key_id(self.key_id):
             raise PlanError("signature.key_id", self.key_id, f"a key's name: {KEY_ID_FORM}")
         if len(self.signature) != SIGNATURE_BYTES:
@@ -69,8 +71,8 @@ class SignedPlan:
         for key in keys:
             if key.verifies(self.signature, SIGNED_PLAN, digest):
                 return key
-        came = f"one that says it is of {self.key_id}"
-        raise PlanError("signature", came, "a signature of this plan by a key that is trusted to sign plans")
+        came = f"one by key {self.key_id}"
+        raise PlanError("signature", came, "a signature of this plan by a trusted key")
 
     @property
     def plan_id(self) -> bytes:
@@ -99,13 +101,15 @@ class SignedPlan:
         fields = _read(data)
         if fields.get("format") != SIGNATURE_FORMAT:
             raise PlanError(
-                "signature.format", fields.get("format"), f"{SIGNATURE_FORMAT}: this version reads no other"
+                "signature.format",
+                fields.get("format"),
+                f"{SIGNATURE_FORMAT}, the only format that this version supports",
             )
         if sorted(fields) != list(_FIELDS):
             raise PlanError("signature", sorted(fields), f"the keys {', '.join(_FIELDS)}")
         of, expected = fields["plan_id"], plan_id_of(bundle).hex()
         if of != expected:
-            raise PlanError("signature.plan_id", of, f"{expected}, the id of this plan: the signature is another's")
+            raise PlanError("signature.plan_id", of, f"{expected}, the id of this plan")
         key_id, suite, signature = fields["key_id"], fields["suite"], fields["signature"]
         if not isinstance(key_id, str) or type(suite) is not int:
             raise PlanError("signature", (key_id, suite), "a key's name as text, and a suite's number")
@@ -149,9 +153,9 @@ def _read(data: bytes) -> dict[str, object]:
     try:
         fields = canonical.decode(data) if len(data) <= _BYTES_MAX else None
     except CanonicalError as error:
-        raise PlanError("signature", data[:40], f"the canonical bytes of a plan's signature ({error})") from error
+        raise PlanError("signature", data[:40], f"a plan's signature ({error})") from error
     if not isinstance(fields, dict):
-        raise PlanError("signature", data[:40], f"the canonical bytes of a plan's signature, at most {_BYTES_MAX}")
+        raise PlanError("signature", data[:40], f"a plan's signature of at most {_BYTES_MAX} bytes")
     return fields
 
 

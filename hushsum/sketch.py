@@ -26,7 +26,7 @@ _FEW: Final = 32  # records are few that change fewer than one counter in so man
 
 
 class Sketch:
-    """The exact counters of some records: not private yet, and never to be shown (see :func:`hushsum.release`).
+    """The exact counters of records: not private, do not publish (see :func:`hushsum.release`).
 
     Args:
         plan: What is counted, and how.
@@ -107,9 +107,7 @@ class Sketch:
             GuaranteeError: The plan's records become reports: nobody has counters of records.
         """
         if self.plan.report_sizes is not None:
-            raise GuaranteeError(
-                f"plan {self.plan.name!r} counts randomised reports, which hushsum.local makes of records"
-            )
+            raise GuaranteeError(f"plan {self.plan.name!r} collects randomised reports: use hushsum.local")
         table = read_table(self.plan, records, labels=labels, clients=clients, columns=columns, by_position=by_position)
         usable = read(self.plan, table.records, table.labels, table.ragged)
         problems, numbers = usable.problems, usable.numbers
@@ -156,7 +154,7 @@ class Sketch:
             return NotImplemented
         self._same_plan(other)
         if self._parts.keys() & other._parts.keys():
-            raise MergeError("the two sketches have a part in common, which would be counted twice")
+            raise MergeError("the two sketches share records, which would be counted twice")
         kinds = _kinds(islice(self._contributions, 1), islice(other._contributions, 1))
         if len(kinds) > 1:
             raise MergeError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
@@ -179,7 +177,7 @@ class Sketch:
             return NotImplemented
         self._same_plan(part)
         if not part._parts.items() <= self._parts.items():
-            raise MergeError("the sketch to subtract is no part of this one, or was added to since")
+            raise MergeError("the sketch to subtract is not contained in this one, or was changed since")
         rest = Sketch(self.plan)
         rest.counters = self.counters - part.counters
         rest.counts = self.counts - part.counts
@@ -224,7 +222,7 @@ class Sketch:
         for client, count in contributions.items():
             if count > bound:
                 expected = f"at most privacy.records_per_client = {bound}"
-                raise ContributionError(f"client {client!r} would contribute {count} records, {expected}")
+                raise ContributionError(f"client {client!r} would have {count} records, {expected}")
 
 
 def client_ids(clients: Iterable[Any] | None, n: int, earlier: Iterable[ClientId] = ()) -> list[ClientId]:
@@ -241,9 +239,9 @@ def client_ids(clients: Iterable[Any] | None, n: int, earlier: Iterable[ClientId
         RecordError: No ids, or another number of them; one that is no string, bytes or integer; or several types.
     """
     if clients is None:
-        raise RecordError("clients: this plan's unit is 'client', so each record needs its client's id")
+        raise RecordError("clients: missing, expected a client id per record (unit 'client')")
     if isinstance(clients, str | bytes):
-        raise RecordError(f"clients: got the one id {clients!r}, expected a list of ids, one a record")
+        raise RecordError(f"clients: got the single id {clients!r}, expected a list of ids, one per record")
     ids = [_client_id(client) for client in clients]
     if len(ids) != n:
         raise RecordError(f"clients: {len(ids)} ids for {n} records")

@@ -88,7 +88,7 @@ def synthetic_records(release: Release, cells: HeavyCells, n: int, rng: Uniforms
     if n < 0:
         raise ValueError(f"n: got {n}, expected an integer from 0")
     if not len(cells) or not weights[-1] > 0:
-        raise ValueError("no cell is heavy: lower least or deviations, or collect more records")
+        raise ValueError("no heavy cell: decrease least or deviations, or collect more records")
     last = int(np.flatnonzero(cells.counts > 0)[-1])  # where u·total is rounded up to the total
     records = np.empty((n, len(factors)))
     for start in range(0, n, _BLOCK_RECORDS):
@@ -103,9 +103,9 @@ def synthetic_records(release: Release, cells: HeavyCells, n: int, rng: Uniforms
 def _partition(release: Release) -> Partition:
     family = release.plan.family
     if not isinstance(family, Partition):
-        raise PlanError("sketch.family", family.name, "'partition', whose cells can be drawn from")
+        raise PlanError("sketch.family", family.name, "'partition'")
     if family.cells != "grid":
-        raise PlanError("sketch.cells", family.cells, "'grid', whose cells have a volume and levels")
+        raise PlanError("sketch.cells", family.cells, "'grid'")
     return family
 
 
@@ -114,7 +114,7 @@ def _factors(family: Partition) -> Floats:
     scales = [step for step in family.transforms.steps if isinstance(step, Scale)]
     if len(scales) < len(family.transforms.steps):
         kinds = [str(step.to_fields()["kind"]) for step in family.transforms.steps]
-        raise PlanError("sketch.transforms", kinds, "'scale' alone: others cannot be undone")
+        raise PlanError("sketch.transforms", kinds, "'scale': other transforms cannot be inverted")
     factors = np.ones(family.space.dim)
     for step in scales:
         factors *= float32(step.factor)

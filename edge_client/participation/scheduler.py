@@ -205,7 +205,7 @@ class WindowMode(Mode):
             try:
                 await self._update()
             except SpoolError as error:
-                _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
+                _LOG.warning("window status unavailable, retrying: %s", error)
 
     async def _update_open(self) -> None:
         """:meth:`_update` for a caller outside of this client's tasks, during whose call the client may close.
@@ -237,7 +237,7 @@ class WindowMode(Mode):
                 self._schedule.leave(window)
                 over.add(window)
             for window in over:
-                self._keep_reason(window, "it is over, and was not summed")
+                self._keep_reason(window, "it ended without a sum")
         self.driver.waiters.check()
 
     def _begin_what_is_due(self) -> None:
@@ -274,7 +274,7 @@ class WindowMode(Mode):
         self._woken.set()
 
     def _give_up(self, window: int, why: str) -> None:
-        _LOG.warning("window %d is in no sum of this client: %s", window, why)
+        _LOG.warning("window %d: not counted: %s", window, why)
         self._schedule.leave(window)
         self._keep_reason(window, why)
 
@@ -295,4 +295,4 @@ class WindowMode(Mode):
 
 
 def _timeout_error(timeout_s: float) -> FlushTimeoutError:
-    return FlushTimeoutError(f"what this client submits is not told after {timeout_s:g} s; it goes on")
+    return FlushTimeoutError(f"the result of the submission is not known after {timeout_s:g} s; it continues")

@@ -108,7 +108,7 @@ async def identity_of(context: ClientContext, submissions: SecureSubmissions) ->
         return Identity(client_id, key, None)
     if key is None:
         raise SettingsError(
-            "key: got None, expected this client's Ed25519 key (a path of a PEM file, or a SigningKey): the plan names "
+            "key: got None, expected this client's Ed25519 key (a PEM file or a SigningKey): the plan names "
             "a directory of clients"
         )
     data = await blocking(lambda: submissions.directory)
@@ -122,7 +122,7 @@ async def identity_of(context: ClientContext, submissions: SecureSubmissions) ->
             )
         directory = await blocking(_read, data, digest)
     except DirectoryError as error:
-        raise SessionRefusedError(f"the service's directory of clients is refused: {error}") from error
+        raise SessionRefusedError(f"the service's key registry of clients is invalid: {error}") from error
     if not is_kept:
         await blocking(submissions.keep_directory, data)
     _check_own(directory, client_id, key)
@@ -141,13 +141,13 @@ def _check_own(directory: Directory, client_id: str, key: SigningKey) -> None:
     entry = directory.keys.get(client_id)
     if entry is None or entry.role is not Role.CLIENT:
         raise SettingsError(
-            f"client_id: got {client_id!r}, expected one of a client in the plan's directory: it may be given as "
-            "client_id= at the spool's first use alone"
+            f"client_id: got {client_id!r}, expected a client in the plan's key registry: set client_id= at the "
+            "first use of the spool"
         )
     if entry.public_key != key.verify_key:
         raise SettingsError(
-            f"key: got the key {key.verify_key.hex}, expected {entry.public_key.hex}, which the plan's directory holds "
-            f"for client {client_id!r}"
+            f"key: got the key {key.verify_key.hex}, expected {entry.public_key.hex}, the key of client "
+            f"{client_id!r} in the plan's key registry"
         )
 
 
@@ -170,7 +170,7 @@ def _result_of_loss(loss: Disconnect) -> AttemptResult:
     if refusal is None:
         return AttemptResult(loss.detail)
     if refusal.reason in ENDS_SESSION:
-        raise SessionRefusedError(f"the service wants no part of this client: {loss.detail}")
+        raise SessionRefusedError(f"the service refused the participation of this client: {loss.detail}")
     return AttemptResult(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)
 
 
@@ -292,7 +292,7 @@ class SecureMode(WindowMode):
     def _on_status(self, status: WindowStatus) -> None:
         unreported = dict(status.unreported)
         for window in self._unreported.keys() - unreported.keys():
-            self._keep_reason(window, "the service has not reported its result")
+            self._keep_reason(window, "the service did not report its result")
         self._unreported = unreported
 
     async def _submit(self, window: int) -> None:
@@ -320,7 +320,7 @@ class SecureMode(WindowMode):
         if round_id is not None and ended.outcome is not None and ended.outcome.round == round_id:
             await self._settle(window, ended.outcome)
             return
-        _LOG.info("window %d is spent, and the service is asked for its result: %s", window, ended.why)
+        _LOG.info("window %d: vector sent, asking the service for the result: %s", window, ended.why)
         await self._update(anew=True)  # it is among the unreported ones now
 
     async def _ask(self, window: int, round_id: bytes) -> None:
@@ -335,7 +335,7 @@ class SecureMode(WindowMode):
                 if reply.round in (round_id, b""):
                     await self._settle(window, reply)
             except ConnectionLostError as error:
-                _LOG.info("the service is asked again for the result of window %d: %s", window, error)
+                _LOG.info("window %d: asking the service for the result again: %s", window, error)
             finally:
                 self._close(call)
             await self.runtime.sleep(backoff.next_s())
@@ -345,7 +345,7 @@ class SecureMode(WindowMode):
             try:
                 await self.runtime.blocking(self.submissions.settle, window, outcome.result)
             except SpoolError as error:
-                _LOG.warning("the result of window %d cannot be kept: %s", window, error)
+                _LOG.warning("window %d: result not stored: %s", window, error)
                 self._windows = range(0)  # it is asked again
                 return
             self._unreported.pop(window, None)
@@ -393,7 +393,7 @@ class RoundParticipant:
         except ConnectionLostError as error:
             return _result_of_loss(error.loss)
         except SecureSumError as error:
-            return AttemptResult(f"the service did not keep to the protocol: {error}")
+            return AttemptResult(f"the service violated the protocol: {error}")
         except NoPartError as error:
             return AttemptResult(str(error), again=False)
         except SpoolError as error:
@@ -458,7 +458,7 @@ class RoundParticipant:
         except SecureSumError as error:
             if self.spent is None:
                 raise
-            _LOG.warning("this client says nothing more in a round of window %d: %s", self._window, error)
+            _LOG.warning("window %d: left the round: %s", self._window, error)
         else:
             return None
         while not isinstance(reply := await self._receive(), RoundOutcome):
@@ -468,7 +468,7 @@ class RoundParticipant:
     async def _begin(self, round_id: bytes) -> None:
         """Begins a round, in place of one that has ended before anything was spent."""
         if self.spent is not None or round_id in self._begun:
-            raise SecureSumError("an invitation after the vector was sent, or to a round once more; expected none")
+            raise SecureSumError("unexpected invitation: the vector was already sent, or the round was entered before")
         if len(self._begun) == ATTEMPTS_MAX:
             raise SecureSumError(f"{ATTEMPTS_MAX + 1} invitations on one call, expected at most {ATTEMPTS_MAX}")
         # Before anything is said in the round: else it would break others' round.

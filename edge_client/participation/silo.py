@@ -80,13 +80,13 @@ class SiloMode(WindowMode):
         window = self._numbers.pop(answer.id.sequence, None) if answer.id is not None else None
         if window is None or answer.status in COUNTED or answer.status is Status.REFUSED:
             return  # the client raises a refusal as that
-        self._give_up(window, f"its submission came {answer.status.value}: it counts nowhere, and there is no other")
+        self._give_up(window, f"its submission is {answer.status.value} and is not counted")
 
     def _on_status(self, status: WindowStatus) -> None:
         for window in status.unpaid:
             if window not in self._unpaid:
-                self._keep_reason(window, "this device's own account does not pay for it")
-                _LOG.warning("this device takes no part in window %d: its own account does not pay for it", window)
+                self._keep_reason(window, "this device's ledger has no budget for it")
+                _LOG.warning("window %d: not participating, this device's ledger has no budget for it", window)
         self._unpaid = set(status.unpaid)
 
     async def _submit(self, window: int) -> None:
@@ -102,7 +102,7 @@ class SiloMode(WindowMode):
         except NoPartError as error:
             self._give_up(window, str(error))
         except SpoolError as error:
-            _LOG.warning("window %d cannot be submitted for, it is tried again: %s", window, error)
+            _LOG.warning("window %d: submission failed, retrying: %s", window, error)
             self._schedule.failed(window, self.runtime.now_ms())
         else:
             self._schedule.leave(window)

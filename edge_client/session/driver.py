@@ -76,7 +76,9 @@ class PayloadCache:
             self._cached = {delta.sequence: delta.data for delta in near}
             self._size = sum(map(len, self._cached.values()))
         if sequence not in self._cached:
-            raise SpoolError(f"spool: delta {sequence} has no answer and is gone: another program has changed the file")
+            raise SpoolError(
+                f"spool: delta {sequence} is unanswered but missing: the file was changed by another program"
+            )
         return self._cached[sequence]
 
     def sent(self, sequence: int, size: int) -> None:
@@ -296,7 +298,7 @@ class SessionDriver:
     def _timeout_error(self, timeout_s: float) -> FlushTimeoutError:
         loss = self._session.last_loss
         last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
-        what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
+        what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s: they stay in the spool"
         return FlushTimeoutError(f"{what} and are sent on{last}")
 
     def _fail(self, error: Exception) -> None:
@@ -361,7 +363,7 @@ class SessionDriver:
 
 
 def _closed_error() -> ClientStateError:
-    return ClientStateError("this client was closed meanwhile; what has no answer stays in the spool")
+    return ClientStateError("this client was closed; unanswered deltas stay in the spool")
 
 
 def _warn_of_clock(ahead_ms: int) -> None:

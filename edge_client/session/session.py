@@ -381,8 +381,8 @@ class Session:
             return self._stop(_plan_changed(f"plan {welcome.plan_id.hex()[:12]}", self.plan_id))
         if welcome.protocol_version not in PROTOCOL_VERSIONS:
             spoken = ", ".join(map(str, PROTOCOL_VERSIONS))
-            came = f"version {welcome.protocol_version} of the protocol, this client speaks {spoken}"
-            return self._stop(SessionRefusedError(f"the service speaks {came}; update this software"))
+            came = f"protocol version {welcome.protocol_version}, this client supports {spoken}"
+            return self._stop(SessionRefusedError(f"the service uses {came}: update this software"))
         self.state = State.OPEN
         self._never_connected = False
         self._has_answer = False
@@ -398,7 +398,7 @@ class Session:
         answer = event.answer
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
-            return self._break(event.now, Disconnect(f"the service could read no id in a delta: {detail}"))
+            return self._break(event.now, Disconnect(f"the service could not read the id of a delta: {detail}"))
         sequence = self._number_of(answer.id)
         if sequence is None or not self.send_window.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
@@ -456,7 +456,7 @@ class Session:
         if self.state is State.OPEN and self.send_window.in_flight:
             quiet_s = now - self._progress_at
             if quiet_s >= self._config.answer_wait_s:
-                effects += self._break(now, Disconnect(f"no answer came for {quiet_s:.0f} s"))
+                effects += self._break(now, Disconnect(f"no answer within {quiet_s:.0f} s"))
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
         if self.state is State.IDLE and (len(self.send_window) or self._never_connected):
@@ -502,7 +502,7 @@ def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:
     if refusal.reason in IDENTITY_REASONS:
         return AuthenticationError(f"the service does not accept this client: {refusal.detail}")
     name = "unknown" if refusal.reason is None else refusal.reason.value
-    return SessionRefusedError(f"the service wants no session with this client: {name}: {refusal.detail}")
+    return SessionRefusedError(f"the service refused the session: {name}: {refusal.detail}")
 
 
 def _plan_changed(came: str, plan_id: bytes) -> PlanChangedError:

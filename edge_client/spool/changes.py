@@ -145,9 +145,9 @@ class AddReports(Add):
         clipped = (ClippedRecordsWarning(self.problems.clipped_text),) if self.problems.clipped else ()
         if not self.dropped:
             return clipped
-        text = f"{taken} reports were added, uniformly random ones for unusable records"
+        text = f"{taken} reports were added, with uniformly random ones for unusable records"
         if not refused:
-            random = f"{self.dropped} unusable records send a report each that is uniformly random"
+            random = f"each of {self.dropped} unusable records sends a uniformly random report"
             text = f"{random}, {taken - self.dropped} were added: {self.problems.reasons}"
         return (DroppedRecordsWarning(text), *clipped)
 

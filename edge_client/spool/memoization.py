@@ -199,7 +199,7 @@ class ReportMemo:
         if window < oldest:
             raise EventTimeError(
                 f"window {window}: got records of it, expected of {oldest} or later: {WINDOWS_KEPT:,} later ones were "
-                "added to, and which reports it has sent is not known any more; nothing of this batch was taken"
+                "added to, and which reports it has sent is not known any more; this batch was not added"
             )
 
     def _comings_of(self, window: int, record: bytes) -> int:

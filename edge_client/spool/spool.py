@@ -99,7 +99,7 @@ def _open_locked(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         database.close()
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED:  # the primary code of an extended one
-            raise SpoolInUseError(f"spool {path}: another process or client has it open; each needs its own") from error
+            raise SpoolInUseError(f"spool {path}: in use by another process or client; each needs its own") from error
         raise SpoolError(f"spool {path}: {error}") from error
     except BaseException:
         database.close()
@@ -118,7 +118,7 @@ def require_durable(database: sqlite3.Connection, path: Path) -> None:
     for name, value in expected.items():
         came = database.execute(f"PRAGMA {name}").fetchone()[0]
         if came != value:
-            raise SpoolError(f"spool {path}: {name} is {came!r}, expected {value!r}; nothing is written like this")
+            raise SpoolError(f"spool {path}: {name} is {came!r}, expected {value!r}: nothing is written")
 
 
 def _identify(database: sqlite3.Connection, client_id: str | None, entropy: Entropy) -> tuple[int, str, int]:
@@ -137,7 +137,7 @@ def _identify(database: sqlite3.Connection, client_id: str | None, entropy: Entr
         owner = client_id
     if client_id not in (None, owner):
         # A delta that was sent under one id and is sent again under another would count twice.
-        raise SpoolError(f"spool: it belongs to client {owner!r}, got client_id={client_id!r}; each needs its own")
+        raise SpoolError(f"spool: belongs to client {owner!r}, got client_id={client_id!r}; each client needs its own")
     return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
 
 
@@ -167,7 +167,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
         database.execute("COMMIT")
         return
     if application != _APPLICATION_ID:
-        raise SpoolError(f"spool {path}: this is another program's database")
+        raise SpoolError(f"spool {path}: not a spool file")
     if version > SPOOL_FORMAT:
         known = f"this version knows up to {SPOOL_FORMAT}"
         raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")

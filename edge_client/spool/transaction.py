@@ -161,10 +161,10 @@ class SpoolTransaction:
         state = self.state
         memo = state.memo + memoised
         if state.bytes + size + memo > state.bytes_max:
-            held = f"{state.bytes} bytes are set aside for what is unanswered, this batch can take {size}"
-            kept = f", {memo} are for reports that are memoised as long as the plan lives" if memo else ""
-            limit = f"{state.bytes_max} is the limit (spool_bytes_max)"
-            raise SpoolFullError(f"spool: {held}{kept}, {limit}; nothing of this batch was taken")
+            held = f"{state.bytes} bytes are in use by unanswered deltas, this batch needs up to {size}"
+            kept = f", {memo} by memoised reports, which are kept for the life of the plan" if memo else ""
+            limit = f"the limit is {state.bytes_max} (spool_bytes_max)"
+            raise SpoolFullError(f"spool: {held}{kept}, {limit}; this batch was not added")
 
     def _fitting(self, change: Add) -> Add:
         """The change, or if it has more records than this client has left in the window, that of its first ones.
@@ -181,7 +181,7 @@ class SpoolTransaction:
             return change.first(left)
         raise ContributionError(
             f"window {change.window}: got {change.contributed} records, expected at most {left}: the plan allows "
-            f"{change.records_max} a client, {before} were added before; nothing of this batch was taken"
+            f"{change.records_max} a client, {before} were added before; this batch was not added"
         )
 
     def _contributed(self, window: int) -> int:
@@ -417,17 +417,17 @@ def require_part(query: Query, window: int, attempts: int = 0) -> int:
     """
     row = next(iter(query("SELECT state, count FROM attempts WHERE window = ?", window)), None)
     why = {
-        SPENT: "it is spent: what it submits was sent, or was about to be",
+        SPENT: "already submitted, or about to be",
         OVER: "it is over",
-        UNPAID: "this device's account does not pay for it",
+        UNPAID: "this device's ledger has no budget for it",
     }
     state, count = (0, 0) if row is None else map(int, row)
     if any(query("SELECT 1 FROM rounds WHERE window = ?", window)):
         state = SPENT
     if state != TAKES_PART:
-        raise NoPartError(window, why.get(state, "this client did not run in it"))
+        raise NoPartError(window, why.get(state, "this client was not running during it"))
     if count + attempts > ATTEMPTS_MAX:
-        raise NoPartError(window, f"{count} rounds of it have failed, and no window may have more")
+        raise NoPartError(window, f"{count} rounds failed, the maximum for one window")
     return count
 
 

@@ -140,7 +140,7 @@ class WindowSubmissions:
         """Checks that spool and account allow a submission for this window; its cost is reserved until :meth:`end`.
 
         Raises:
-            NoPartError: It is spent or over, no attempt is left, or this device's account does not pay for it beside
+            NoPartError: It is spent or over, no attempt is left, or this device's ledger has no budget for it beside
                 the windows that are under way.
         """
         with self._lock:
@@ -180,7 +180,7 @@ class WindowSubmissions:
             if self._spool.rows(query, TAKES_PART):
                 self._spool.change(_erase_closed)
         except SpoolError as error:
-            _LOG.warning("records of windows that are closed cannot be erased, it is tried again: %s", error)
+            _LOG.warning("erasure of closed windows failed, retrying: %s", error)
         else:
             self._unerased = not self._spool.erase_answered()
 
@@ -287,7 +287,7 @@ class SecureSubmissions(WindowSubmissions):
             upto: The highest number in ``pending`` that the vector includes; the rest came too late for it.
 
         Raises:
-            NoPartError: The window is spent or over, or this device's account does not pay for it, whatever the service
+            NoPartError: The window is spent or over, or this device's ledger has no budget for it, whatever the service
                 says. Nothing was changed.
             SpoolError: The spool cannot be written; nothing was changed, as far as it can be told.
         """

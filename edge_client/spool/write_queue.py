@@ -138,7 +138,7 @@ class SpoolWriter:
                 self._apart = self._failures > 0
             return
         if not self._failures:
-            _LOG.warning("answers cannot be kept, they are tried again: %s", error)
+            _LOG.warning("answers not stored, retrying: %s", error)
         wait_s = min(_RETRY_LONGEST_S, _RETRY_FIRST_S * 2.0 ** min(self._failures, _DOUBLINGS_MAX))
         self._failures += 1
         self._apart = True

@@ -121,7 +121,7 @@ class GrpcTransport:
                 async for message in chunks:
                     chunk = directory_chunk_from_wire(message)
                     if chunk.offset != len(data):
-                        what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
+                        what = f"key registry: chunk at offset {chunk.offset}, expected {len(data)}"
                         raise ConnectionLostError(Disconnect(what))
                     data += chunk.data
                     if len(data) > DIRECTORY_BYTES_MAX:
@@ -141,7 +141,7 @@ class GrpcTransport:
             shown = (*self._declared, *self._credentials.metadata())
             return self._credentials.channel(self._target, options), shown
         except CredentialsError as error:
-            _LOG.warning("no connection to %s can be made: %s", self._target, error)
+            _LOG.warning("cannot connect to %s: %s", self._target, error)
             raise ConnectionLostError(Disconnect(str(error))) from error
 
     @contextmanager
@@ -181,8 +181,8 @@ class GrpcTransport:
         return answer
 
     def _identity_refused(self, detail: str) -> Disconnect:
-        _LOG.warning("%s does not accept what this client shows, which is read again: %s", self._target, detail)
-        return Disconnect(f"the service does not accept what this client shows: {detail}", identity_refused=True)
+        _LOG.warning("%s rejected the credentials, which are read again: %s", self._target, detail)
+        return Disconnect(f"the service rejected the credentials of this client: {detail}", identity_refused=True)
 
 
 class _Call:

@@ -187,7 +187,7 @@ class Outbox:
             except NotStoredError as error:
                 if self._runtime.monotonic() - began_s >= self._settings.timeout_s:
                     tried = f"not known to be stored after {self._settings.timeout_s:g} s ({error})"
-                    advice = "the same deltas can be sent again, each counts once"
+                    advice = "send the same deltas again: each counts once"
                     raise UnreachableError(f"partition {partition}: {tried}; {advice}") from error
                 await self._runtime.sleep(back_off.next_s())
         for _ in entries:
@@ -215,13 +215,13 @@ class Outbox:
 
 
 def _dropped() -> UnreachableError:
-    return UnreachableError("the producer was closed before this was stored")
+    return UnreachableError("the producer was closed before the delta was stored")
 
 
 _REQUEST_TIMEOUT_MS: Final = 10_000
 _WHY: Final = {
-    SECURE: "no single client's counters leave it",
-    LOCAL: "a gateway charges its windows, and takes the sender's name off its reports, before they reach the log",
+    SECURE: "the counters of a single client do not leave the device",
+    LOCAL: "a gateway must charge its windows and remove the sender's id from reports",
 }
 _ENVELOPE_BYTES: Final = 1 << 16  # of a message around its entries, generously
 
@@ -317,7 +317,7 @@ class DirectProducer:
             UnreachableError: No broker answers.
         """
         if self._producer is not None:
-            raise ClientStateError("this producer has been started already; make another one")
+            raise ClientStateError("this producer was already started: create another one")
         self._producer = self._made()
         try:
             await self._connect(self._producer)
@@ -402,7 +402,7 @@ class DirectProducer:
         except KafkaError as error:
             if error.retriable or isinstance(error, KafkaTimeoutError | ProducerClosed):
                 raise NotStoredError(_text(error)) from error
-            raise UnreachableError(f"{self._topic}: the brokers refuse: {_text(error)}") from error
+            raise UnreachableError(f"{self._topic}: rejected by the brokers: {_text(error)}") from error
 
     def _made(self) -> "AIOKafkaProducer":
         try:
@@ -433,7 +433,9 @@ class DirectProducer:
         except KafkaError as error:
             raise UnreachableError(f"{self._bootstrap}: {_text(error)}") from error
         if not found:
-            raise SettingsError(f"topic {self._topic}: not there; the service makes it when it starts with this plan")
+            raise SettingsError(
+                f"topic {self._topic} does not exist: the service creates it when it starts with this plan"
+            )
         if self._expected_partitions not in {None, len(found)}:
             raise SettingsError(f"topic {self._topic}: {len(found)} partitions, expected {self._expected_partitions}")
         self._partitions = len(found)

@@ -220,7 +220,7 @@ def stand_in(plan: Plan, density: float, records: int, *, seed: int = SEED) -> S
     kernel = "mean loss" if plan.family.name == "paired" else "mean kernel"
     raise ValueError(
         f"density: got {density:g}, expected from {reached[0]:.3g} to {reached[-1]:.3g}: "
-        f"the {kernel} that made-up records within the plan's bounds have at a query"
+        f"the {kernel} that synthetic records within the plan's bounds can have at a query"
     )
 
 

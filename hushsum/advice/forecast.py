@@ -75,7 +75,7 @@ def advise(
         GuaranteeError: The plan's devices send reports: :func:`hushsum.advice.advise_reports` advises on those.
     """
     if plan.privacy.reports is not None:
-        raise GuaranteeError(f"plan {plan.name!r} is of randomised reports, which are advised on by advise_reports")
+        raise GuaranteeError(f"plan {plan.name!r} is of randomised reports, use advise_reports for it")
     guesses = Guesses.checked(plan, records, density, clients)
     allowance = allowance or Allowance()
     population = stand_in(plan, density, min(records, _RECORDS_MAX))

@@ -155,7 +155,7 @@ class Universe:
         starts = matrix.indptr.astype(np.int64)
         ids, entries = matrix.indices[: starts[-1]], matrix.data[: starts[-1]]  # both may have room for more
         if len(ids) != starts[-1] or starts[0] != 0 or np.any(np.diff(starts) < 0):
-            raise RecordError(f"{what}: the CSR matrix is broken: indptr does not ascend from 0 to its entries")
+            raise RecordError(f"{what}: invalid CSR matrix: indptr must increase from 0 to the number of entries")
         if entries.dtype.kind not in "biuf":
             raise RecordError(f"{what}: got a matrix of {entries.dtype}, expected real numbers or booleans")
         if not entries.all():
@@ -170,7 +170,7 @@ def _ids(item: Any) -> Int64 | str:
     """The ids of one set, or what is wrong with it: then it is dropped alone, like an empty set."""
     try:
         if isinstance(item, np.ma.MaskedArray):
-            return "got a masked array; fill or drop what is masked first"
+            return "got a masked array; fill or drop masked values first"
         array = np.asarray(list(item) if isinstance(item, AbstractSet) else item)
     except Exception as error:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
         return f"not an array: {error}"

@@ -156,7 +156,7 @@ class VectorSpace:
         usable, kept = self.accept(records)
         if not kept.all():
             number, dim = int(np.argmin(kept)), len(self.box.lower)
-            raise RecordError(f"records: number {number} has NaN or infinity, or is no row of {dim} numbers")
+            raise RecordError(f"records: number {number} has NaN or infinity, or is not a row of {dim} numbers")
         return usable
 
     def queries(self, queries: npt.ArrayLike) -> Float32:
@@ -265,11 +265,11 @@ class Box:
 
     def _matrix(self, points: npt.ArrayLike, what: str) -> npt.NDArray[np.generic]:
         if isinstance(points, np.ma.MaskedArray):
-            raise RecordError(f"{what}: got a masked array; fill or drop what is masked first")
+            raise RecordError(f"{what}: got a masked array; fill or drop masked values first")
         try:
             array = np.asarray(points)
         except ValueError as error:
-            raise RecordError(f"{what}: not an array: {error}") from error
+            raise RecordError(f"{what}: cannot be read as an array: {error}") from error
         if array.dtype.kind not in "biu" and array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
             raise RecordError(f"{what}: got type {array.dtype}, expected float64, float32, integers or booleans")
         dim = len(self.lower)

@@ -141,7 +141,7 @@ def exponential_p(x: npt.ArrayLike, y: npt.ArrayLike, scale: float, p: float) ->
         ValueError: p is out of range.
     """
     if not 1.0 <= p <= 2.0:
-        raise ValueError(f"p: got {p}, expected a number from 1 to 2: beyond it no stable distribution has this kernel")
+        raise ValueError(f"p: got {p}, expected a number from 1 to 2: no stable distribution exists outside")
     x, y = matrix(x), matrix(y)
     total = np.zeros((len(x), len(y)))
     with np.errstate(over="ignore"):

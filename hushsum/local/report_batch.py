@@ -49,7 +49,7 @@ class ReportBatch:
             raise ValueError(f"a batch of reports is the only one of its stream, got sequence {self.id.sequence}")
         _check_number(len(self.reports), plan)
         if int(self.reports.min()) < 0 or int(self.reports.max()) >= _limit(sizes):
-            raise ValueError(f"a report out of range, expected 0 to {_limit(sizes) - 1}")
+            raise ValueError(f"report out of range, expected 0 to {_limit(sizes) - 1}")
         octets = _ordered(self.reports, sizes.width)
         return b"".join([pack_header(self.plan_id, self.id, self.window), varint(len(self.reports)), octets])
 

@@ -50,7 +50,9 @@ def check_reports(plan: Plan) -> None:
     """
     if plan.privacy.local is None or not plan.privacy.local.reports:
         form = "" if plan.privacy.local is None else f" and form {plan.privacy.local.form!r}"
-        raise GuaranteeError(f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: its devices send no reports")
+        raise GuaranteeError(
+            f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: devices of this plan send no reports"
+        )
 
 
 def choice_of(plan: Plan) -> Randomiser:

@@ -49,7 +49,7 @@ class Claim:
             raise PlanError("privacy.unit", self.unit, " or ".join(map(repr, UNITS)))
         m, key = self.records_per_client, "privacy.records_per_client"
         if self.unit != CLIENT and m is not None:
-            raise PlanError(key, m, f"no such key with unit {self.unit!r}")
+            raise PlanError(key, m, f"no value with unit {self.unit!r}")
         if self.unit == CLIENT and (type(m) is not int or m < 1):
             raise PlanError(key, m, "an integer of at least 1 with unit 'client'")
         share = self.clients_share
@@ -66,7 +66,7 @@ class Claim:
         if type(h) is not int or h < 1 or type(counters) is not int or counters < 1:
             raise PlanError("privacy.secure", (h, counters), "at least 1 honest survivor, and at least 1 counter")
         if self.clients_share is not None:
-            raise PlanError("privacy.min_clients_share", self.clients_share, "no such key in mode 'secure'")
+            raise PlanError("privacy.min_clients_share", self.clients_share, "no value in mode 'secure'")
         if self.delta and self.delta <= self.failure:
             expected = f"0, or above {real_text(self.failure)}: with that probability the protocol fails"
             raise PlanError("privacy.delta", real_text(self.delta), expected)

@@ -118,7 +118,7 @@ class Cohort:
         if self.adversary not in ADVERSARIES:
             raise PlanError(f"{_KEY}.adversary", self.adversary, " or ".join(map(repr, ADVERSARIES)))
         if self.directory and (len(self.directory) != _DIRECTORY_DIGITS or not set(self.directory) <= _HEX):
-            expected = "64 lower-case hexadecimal digits, or none: the server is then trusted with the keys"
+            expected = "64 lower-case hexadecimal digits, or no key registry"
             raise PlanError(f"{_KEY}.directory", self.directory, expected)
         if type(self.wait_ms) is not int or self.wait_ms < 1:
             raise PlanError(f"{_KEY}.cohort_wait", self.wait_ms, "a duration of at least 1 ms")
@@ -237,12 +237,12 @@ def _check_pool(fleet_corrupt: int | None, pool: int, size: int) -> int:
     if fleet_corrupt is None and pool == 0:
         return 0
     if fleet_corrupt is None:
-        expected = "how many clients of the whole fleet may be corrupt: without that number a pool bounds nothing"
+        expected = "the number of corrupt clients in the fleet, required with pool"
         raise PlanError(key, Missing.MISSING, expected)
     if type(fleet_corrupt) is not int or not 0 <= fleet_corrupt <= INTEGER_LIMIT:
         raise PlanError(key, fleet_corrupt, f"an integer from 0 to {INTEGER_LIMIT}")
     if pool == 0:
-        expected = "how many clients must wait before a cohort is drawn: corrupt_clients bounds no cohort without that"
+        expected = "the number of clients that must wait before a cohort is drawn, required with corrupt_clients"
         raise PlanError(f"{_KEY}.pool", Missing.MISSING, expected)
     if type(pool) is not int or not size < pool <= POOL_MAX:
         raise PlanError(f"{_KEY}.pool", pool, f"an integer above cohort ({size}), to {POOL_MAX}")

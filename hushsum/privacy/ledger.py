@@ -195,7 +195,7 @@ class Ledger:
         return account.spends if account else ()
 
     def statement(self) -> str:
-        """What the releases tell about one unit, what is spent and what is left, in plain words."""
+        """What the releases reveal about one unit, and the spent and remaining budget, in plain words."""
         account = self._current()
         if account is None:
             return "Nothing has been charged to this ledger, and no limits are set."

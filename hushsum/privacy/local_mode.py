@@ -149,7 +149,7 @@ class LocalMode:
         if table.choice("form", built=FORMS, default=REPORT) == SILO:
             for key in _OF_REPORTS:
                 if table.has(key):
-                    raise PlanError(table.name(key), table.value(key), "nothing: it belongs to form 'report' alone")
+                    raise PlanError(table.name(key), table.value(key), "no value: only for form 'report'")
             table.finish()
             return cls(SILO, None)
         randomisers = _randomisers(space)

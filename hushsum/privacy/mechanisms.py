@@ -87,7 +87,7 @@ class Mechanism:
         field = self.field
         if self.name != PROJECTIVE:
             if field is not None:
-                raise PlanError("privacy.mechanism.field", field, f"nothing: it belongs to {PROJECTIVE!r} alone")
+                raise PlanError("privacy.mechanism.field", field, f"no value: only for {PROJECTIVE!r}")
         elif type(field) is not int or not 2 <= field <= FIELD_MAX:
             raise PlanError("privacy.mechanism.field", field, f"a prime from 2 to {FIELD_MAX} with {PROJECTIVE!r}")
         if not self.randomises:
@@ -98,7 +98,7 @@ class Mechanism:
             )
         for key in ("clients_scale", "honest_survivors"):
             if (came := getattr(self, key)) is not None:
-                raise PlanError(f"privacy.mechanism.{key}", came, f"nothing with {self.name!r}: it belongs to noise")
+                raise PlanError(f"privacy.mechanism.{key}", came, f"no value with {self.name!r}: only for noise")
 
     @property
     def randomises(self) -> bool:

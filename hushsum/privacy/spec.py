@@ -326,7 +326,7 @@ def local_of(table: Table, mode: str, space: ReportSpace | None) -> LocalMode | 
     """The form of mode ``local``; None in other modes."""
     if mode != LOCAL:
         if table.has("local"):
-            raise PlanError(table.name("local"), table.value("local"), "nothing: it belongs to mode 'local' alone")
+            raise PlanError(table.name("local"), table.value("local"), "no value: only for mode 'local'")
         return None
     assert space is not None, "a plan says what its reports would be drawn from"
     return LocalMode.from_table(table.optional_table("local"), space)
@@ -336,7 +336,7 @@ def cohort_of(table: Table, mode: str, min_clients: int) -> Cohort | None:
     """The cohort of a secure sum; None in other modes."""
     if mode != SECURE:
         if table.has("secure"):
-            raise PlanError(table.name("secure"), table.value("secure"), "nothing: it belongs to mode 'secure' alone")
+            raise PlanError(table.name("secure"), table.value("secure"), "no value: only for mode 'secure'")
         return None
     if min_clients:
         expected = "0 in mode 'secure': a sum of a whole cohort is never withheld"

@@ -19,7 +19,7 @@ def release(
     epsilon: object = None,
     delta: object = None,
 ) -> Release:
-    """The private release of a sketch that was built in this process: of the counters alone, whoever is in it.
+    """Releases a sketch that was built in this process with noise.
 
     A plan's ``min_clients`` is for the windows of a service; the share of ε that its test takes is not charged here.
 

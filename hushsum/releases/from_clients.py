@@ -32,7 +32,9 @@ def of_sums(
         MergeError: Arrays of another shape or type.
     """
     if plan.privacy.cohort is None:
-        raise GuaranteeError(f"plan {plan.name!r} is of mode {plan.privacy.mode!r}: its sums carry no noise of clients")
+        raise GuaranteeError(
+            f"plan {plan.name!r} is of mode {plan.privacy.mode!r}: its sums contain no noise from clients"
+        )
     header = Header(TUMBLING, window, counters.shape, accounted=True, submissions=submissions, cohorts=cohorts)
     return _of_submissions(plan, header, counters, counts)
 
@@ -55,7 +57,7 @@ def of_silos(plan: Plan, counters: Counters, counts: Counters, *, window: int, s
     if not plan.privacy.is_silo:
         form = ", form 'report'" if plan.privacy.reports else ""
         raise GuaranteeError(
-            f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: no client noises its counters by itself"
+            f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: its clients do not add noise themselves"
         )
     header = Header(TUMBLING, window, counters.shape, accounted=True, submissions=submissions)
     return _of_submissions(plan, header, counters, counts)
@@ -87,7 +89,7 @@ def of_reports(
         form = "" if local is None else ", form 'silo'"
         raise GuaranteeError(f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: its clients send no reports")
     if shuffled and not local.shuffle_min:
-        raise GuaranteeError(f"plan {plan.name!r} has privacy.local.shuffle_min 0: it promises nothing of a shuffler")
+        raise GuaranteeError(f"plan {plan.name!r} has privacy.local.shuffle_min 0: it has no shuffler")
     header = Header(kind, window, counters.shape, accounted=kind == TUMBLING, shuffled=shuffled)
     release = _of(plan, header, counters, counts)
     check_reports(plan, header, counters, counts)

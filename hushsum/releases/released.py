@@ -39,7 +39,7 @@ Counters = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """A differentially private sketch: it may be shown to anybody, and answers any number of queries.
+    """A differentially private sketch: it may be published, and answers any number of queries.
 
     Attributes:
         plan: Whose counters these are.
@@ -172,7 +172,7 @@ class Release:
 
     @property
     def count(self) -> float:
-        """The noisy number of records: unbiased, and maybe below 0. Of reports the exact one, for it is visible."""
+        """The noisy number of records: unbiased, may be negative. For reports the exact number, which is public."""
         return query.count(self.plan, self.counts)
 
     def count_of(self, label: str) -> float:
@@ -229,7 +229,7 @@ class Release:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))
 
     def statement(self) -> str:
-        """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""
+        """The guarantee and what it means for one unit, in plain words; for the budget see `Ledger.statement`."""
         spend = spend_of(self.plan, kind=self.kind, window=self.window)
         told = spend_told(spend, delta=self.plan.privacy.total_delta, own_delta=self.guarantee.delta)
         promised = self.guarantee.statement(accounted=self.accounted, windowed=self.window is not None)
@@ -237,7 +237,7 @@ class Release:
 
     @property
     def amplified(self) -> Cost | None:
-        """What holds beside the guarantee against those who see nothing before the shuffler.
+        """The amplified (ε, δ) against observers after the shuffler; None if there is none.
 
         None where the reports did not come through one, and where it is not proven to say more than the guarantee.
         """

@@ -115,7 +115,7 @@ def _begun(
 
 def _named(name: str, scopes: Sequence[str] = ()) -> x509.Name:
     if not 1 <= len(name) <= _NAME_MAX:
-        raise CredentialsError(f"name: got {name!r}, expected 1 to {_NAME_MAX} characters: a certificate holds no more")
+        raise CredentialsError(f"name: got {name!r}, expected 1 to {_NAME_MAX} characters: the limit of a certificate")
     organisations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, SCOPE_PREFIX + scope) for scope in scopes]
     return x509.Name([*organisations, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
@@ -126,7 +126,7 @@ def _host(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not host or not host.isascii() or not host.replace("-", "").replace(".", "").replace("_", "").isalnum():
-        raise CredentialsError(f"host: got {host!r}, expected a name or an address, without a port")
+        raise CredentialsError(f"host: got {host!r}, expected a host name or an IP address, without a port")
     return x509.DNSName(host)
 
 

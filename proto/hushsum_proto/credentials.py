@@ -23,7 +23,7 @@ _PROXY: Final = "grpc.enable_http_proxy"
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a client shows, and whom it believes. Files are read at each connection: what is rotated is found.
+    """TLS and authentication settings of a client. Files are read at each connection, so rotation needs no restart.
 
     TLS is spoken to another machine, and to this one where ``ca``, ``certificate`` or ``tls`` says so.
 
@@ -50,20 +50,20 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise CredentialsError("certificate: a certificate and its private key belong together")
+            raise CredentialsError("certificate: expected both a certificate and its private key")
         if self.token is not None and self.token_file is not None:
-            raise CredentialsError("token: got a token and the file of one, expected one of them")
+            raise CredentialsError("token: got both token and token_file, expected one of them")
         if isinstance(self.token, PathLike):
-            raise CredentialsError("token: got a path, expected the token itself; token_file names a file")
+            raise CredentialsError("token: got a path, expected the token itself; use token_file for a file")
 
     @property
     def renewable(self) -> bool:
-        """Whether what proves who this is lies in files, where it may be renewed at any moment."""
+        """Whether the credentials are in files, which may be rotated."""
         return self.token is None and (self.token_file is not None or self.certificate is not None)
 
     @property
     def names_itself(self) -> bool:
-        """Whether what is shown says by itself who this is."""
+        """Whether the credentials contain the client's identity."""
         return self._shows_token or self.certificate is not None
 
     @property
@@ -76,7 +76,7 @@ class Credentials:
         return wanted or not (self.insecure or is_loopback(target))
 
     def in_plaintext(self, target: str) -> "Credentials":
-        """The same where a setting of somebody else's allows plaintext to another machine.
+        """A copy that allows unencrypted connections to other machines.
 
         Raises:
             CredentialsError: A token would go to ``target`` that way.
@@ -84,13 +84,13 @@ class Credentials:
         given = replace(self, insecure=True)
         if self._shows_token and not (self.insecure or is_loopback(target) or given.speaks_tls(target)):
             raise CredentialsError(
-                f"token: it would go to {target} in plaintext, for everybody on the way: leave out insecure, or "
-                "give the credentials a ca (in Python, Credentials(insecure=True) is asked no questions)"
+                f"token: it would be sent unencrypted to {target}: remove insecure, or give the credentials a ca "
+                "(in Python, Credentials(insecure=True) allows it)"
             )
         return given
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with each call of a new connection.
+        """The metadata of each call of a new connection.
 
         Raises:
             CredentialsError: The token's file cannot be read, or holds none.
@@ -99,7 +99,7 @@ class Credentials:
         return () if token is None else ((AUTHORIZATION, BEARER + token),)
 
     def fixed(self) -> "Credentials":
-        """The same, with the token that the file holds now: another one is not waited for.
+        """A copy with the current token of the file, which is not read again.
 
         Raises:
             CredentialsError: The token's file cannot be read, or holds none.
@@ -125,7 +125,7 @@ class Credentials:
         return grpc.aio.secure_channel(target, self._shown(), options=options)
 
     def explained(self, target: str, details: str) -> str:
-        """What gRPC says of a call that failed; that a connection could not be secured in plain words."""
+        """The message for a failed call, with TLS failures explained."""
         tls = self.speaks_tls(target)
         return explanation(details, target, tls=tls, expected=self.server_name) or details
 

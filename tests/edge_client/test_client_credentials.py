@@ -124,7 +124,7 @@ async def test_a_token_from_a_file_is_waited_for_and_a_rotated_one_is_found(
     guarded.good = NEW
     async with client_of(guarded, path, token) as client:
         await client.add([1.0, 2.0])
-        with pytest.raises(FlushTimeoutError, match=r"does not accept what this client shows: .*no such token"):
+        with pytest.raises(FlushTimeoutError, match=r"rejected the credentials of this client: .*no such token"):
             await client.flush(0.3)
         assert client.status().queued == 1
         replace(token, NEW.encode())
@@ -172,7 +172,11 @@ async def test_with_a_fixed_token_it_stays_in_the_spool(guarded: Guarded, path: 
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     (
-        (lambda token: token.write_text(NEW), AuthenticationError, "^the service does not accept .* no such token"),
+        (
+            lambda token: token.write_text(NEW),
+            AuthenticationError,
+            "^the service rejected the credentials .* no such token",
+        ),
         (lambda token: token.write_text("\n"), UnreachableError, "token: expected a line of printable ASCII"),
         (lambda token: token.unlink(), UnreachableError, "token: .* cannot be read: No such file"),
     ),
@@ -190,7 +194,7 @@ def test_a_setting_never_sends_a_token_in_plaintext_to_another_machine(path: Pat
     def client(credentials: Credentials | None, target: str = "gateway.example:7443") -> EdgeClient:
         return EdgeClient(target, spool=path, config=Config(insecure=True), credentials=credentials)
 
-    with pytest.raises(CredentialsError, match=r"token: it would go to gateway.example:7443 in plaintext"):
+    with pytest.raises(CredentialsError, match=r"token: it would be sent unencrypted to gateway.example:7443"):
         client(Credentials(token=OLD))
     assert not path.exists()
     for allowed in (None, Credentials(), Credentials(token=OLD, insecure=True)):

@@ -208,7 +208,7 @@ async def test_a_device_that_cannot_pay_takes_no_part_and_says_so(path: Path, cl
         clock.at_ms += HOUR
         with pytest.warns(AbsentWarning):
             await client.add([3.0, 4.0])
-        with pytest.raises(NotCountedError, match="account does not pay"):
+        with pytest.raises(NotCountedError, match="ledger has no budget"):
             await client.flush(30)
         await client.flush(30)
     await service.stop()
@@ -238,7 +238,7 @@ async def test_reports_that_the_account_does_not_pay_for_are_refused_to_their_ca
 @pytest.mark.parametrize("plan", [REPORT, MEMO, SILO], ids=["fresh", "memoised", "silo"])
 async def test_what_became_of_unusable_records_is_said_as_it_was(path: Path, clock: RushingClock, plan: Plan) -> None:
     service = await started(plan, clock)
-    random = "2 unusable records send a report each that is uniformly random, 1 were added: 2 cannot be read "
+    random = "each of 2 unusable records sends a uniformly random report, 1 were added: 2 cannot be read "
     said = "2 of 3 records were left out: 2 cannot be read " if plan is SILO else random
     async with client_of(service, path, clock) as client:
         with pytest.warns(DroppedRecordsWarning, match=f"^{said}"):

@@ -101,7 +101,7 @@ def test_an_owner_may_demand_that_nobody_sees_whether_the_device_takes_part() ->
     for rule in (None, "public"):
         Policy(participation=rule).check(small_plan())
         Policy(participation=rule).check(public)
-    with pytest.raises(PolicyError, match="mode 'secure', under which it is no secret") as caught:
+    with pytest.raises(PolicyError, match="mode 'secure', in which participation is visible") as caught:
         Policy(participation="protected").check(public)
     assert caught.value.rule == "participation"
 
@@ -143,7 +143,7 @@ def test_an_unknown_mode_is_refused() -> None:
 
 def test_who_demands_secure_sums_trusts_no_server_to_keep_to_the_protocol() -> None:
     curious = secure_plan({"adversary": "honest-but-curious", "directory": "ab" * 32})
-    with pytest.raises(PolicyError, match="trusted to keep to the protocol") as caught:
+    with pytest.raises(PolicyError, match="trusted to follow the protocol") as caught:
         Policy(mode="secure").check(curious)
     assert caught.value.rule == "mode"
     Policy(directory=True).check(curious)  # another question

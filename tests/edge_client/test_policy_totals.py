@@ -40,7 +40,7 @@ def test_a_total_is_worth_no_more_than_the_delta_at_which_it_is_counted() -> Non
     for total_delta in ("0.00000001", "0.00001", "0.5", "0.999999"):
         error = refused(careful, totalled(total_delta))
         assert (error.rule, error.allowed) == ("max_total_delta", "at most 0")
-        assert error.asked == f"total_delta {total_delta}, at which all that is spent is counted"
+        assert error.asked == f"total_delta {total_delta}, the total for this device"
 
 
 @pytest.mark.parametrize("form", ["silo", "report"])
@@ -92,7 +92,7 @@ def test_memoised_reports_are_refused_unless_the_owner_allows_them() -> None:
     memoised = totalled(0, local={"memoise": True})
     error = refused(Policy(mode="local"), memoised)
     assert error.rule == "memoise"
-    assert "shows that it came again" in error.asked
+    assert "make recurring records visible" in error.asked
     Policy(mode="local", memoise=True).check(memoised)
     for plan in (totalled(0), small_plan(), secure_plan()):
         Policy(memoise=True).check(plan)

@@ -27,7 +27,7 @@ from tests.fuzz.tables import json_mutator
 from tests.fuzz.target import MIB, Kit, Target, expect, plainly, same_bytes
 
 _JSON: Final = re.compile(
-    r"not canonical: '?(Exp|Extra|Inv|Unterm|Illegal|utf)|bytes of a plan \(not canonical: (Exp|Ex|Inv|Un|Il|ut)"
+    r"invalid encoding: '?(Exp|Extra|Inv|Unterm|Illegal|utf)|compiled plan \(invalid encoding: (Exp|Ex|Inv|Un|Il|ut)"
 )
 _KEYS: Final = tuple(SigningKey(bytes([number]) * 32) for number in range(1, 7))
 

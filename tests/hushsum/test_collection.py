@@ -36,7 +36,7 @@ def test_sets_have_a_universe_and_no_columns() -> None:
     assert collection(kind="set", universe=1000).schema == SetRecords(1000)
     assert collection(kind="set").schema == SetRecords(2**31)
     for key in ("dim", "lower", "names", "units"):
-        with pytest.raises(PlanError, match=f"record.{key}.*no such key here"):
+        with pytest.raises(PlanError, match=f"record.{key}.*a known key"):
             collection(kind="set", **{key: VECTORS.get(key, [])})
 
 
@@ -178,7 +178,7 @@ def test_labels_and_classes_go_together() -> None:
     for labels in (["a"] * 3, [], "a"):
         with pytest.raises(RecordError, match="this plan has no classes"):
             collection(**VECTORS).class_indices(labels, 3)
-    with pytest.raises(RecordError, match="each record needs its label: one of 'a', 'b'"):
+    with pytest.raises(RecordError, match="expected one per record: one of 'a', 'b'"):
         labelled("a", "b").class_indices(None, 0)
 
 

@@ -69,7 +69,7 @@ def test_a_fitted_classifier_finds_the_labels(form: dict[str, Any], seed: int, r
 def test_another_family_or_loss_is_refused() -> None:
     with pytest.raises(PlanError, match="expected 'regression'; fit_margin fits this release"):
         fitting.fit_regression(hs.release(hs.Sketch(paired_plan(rows=20, loss="margin", radius=2))))
-    with pytest.raises(PlanError, match="expected 'paired', from whose counters"):
+    with pytest.raises(PlanError, match="expected 'paired'"):
         fitting.fit_margin(hs.release(hs.Sketch(small_plan())))
     with pytest.raises(PlanError, match="expected 'margin'; fit_regression fits this release"):
         fitting.fit_margin(hs.release(hs.Sketch(paired_plan(rows=20, radius=2))))

@@ -196,7 +196,7 @@ def test_an_array_that_a_plan_does_not_name_is_refused_by_its_digest() -> None:
     with pytest.raises(hs.PlanError, match=f"parameters: got '{digest([9.0])}'") as caught:
         hs.Plan.from_fields(linear_tables(TURN, OTHER), [[9.0], OTHER, TURN])
     assert digest(TURN) in str(caught.value)
-    with pytest.raises(hs.PlanError, match="by their digests: none"):
+    with pytest.raises(hs.PlanError, match="by digest: none"):
         small_plan_with([TURN])
     assert hs.Plan.from_fields(linear_tables(TURN, OTHER), [OTHER, TURN, TURN]) == linear_plan()
 
@@ -281,7 +281,7 @@ def test_a_bundle_with_an_array_missing_altered_or_too_many_is_refused() -> None
 
 
 def test_a_bundle_beyond_its_largest_size_is_refused_unread() -> None:
-    with pytest.raises(hs.PlanError, match="with the arrays beside them"):
+    with pytest.raises(hs.PlanError, match="with arrays"):
         hs.Plan.from_bytes(small_plan().to_bytes() + b"\n" + bytes(BUNDLE_BYTES_MAX))
 
 
@@ -310,5 +310,5 @@ def test_a_release_file_with_another_array_is_refused() -> None:
     with pytest.raises(hs.ReleaseError, match="checksum"):
         hs.Release.from_bytes(bytes(broken))
     resealed = bytes(broken[:-32]) + hashlib.sha256(broken[:-32]).digest()
-    with pytest.raises(hs.ReleaseError, match="not a release"):
+    with pytest.raises(hs.ReleaseError, match="not readable by this version"):
         hs.Release.from_bytes(resealed)

@@ -105,7 +105,7 @@ def test_exact_counters_of_a_secure_plan_are_never_released_here() -> None:
 
 
 def test_sums_of_a_central_plan_would_be_shown_without_noise() -> None:
-    with pytest.raises(GuaranteeError, match="carry no noise"):
+    with pytest.raises(GuaranteeError, match="contain no noise"):
         sums(small_plan())
 
 

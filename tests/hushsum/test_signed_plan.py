@@ -40,7 +40,7 @@ def test_a_signature_is_of_this_plan_by_this_key_alone() -> None:
         (replace(SIGNED, bundle=other_plan), [KEY.verify_key]),
         (replace(SIGNED, signature=bytes(64)), [KEY.verify_key]),
     ):
-        with pytest.raises(PlanError, match="signature: got 'one that says it is of planner-1'"):
+        with pytest.raises(PlanError, match="signature: got 'one by key planner-1'"):
             wrong.verify(keys)
 
 
@@ -50,7 +50,7 @@ def test_the_arrays_beside_a_plan_are_signed_with_it() -> None:
     signed = SignedPlan.sign(plan.bundle, KEY, "planner-1")
     swapped = plan.to_bytes() + b"\n" + Parameters.of([other]).to_bytes()
     assert plan_id_of(swapped) == plan.id  # which names the arrays by their digests: so no reader takes these
-    with pytest.raises(PlanError, match="brought were"):
+    with pytest.raises(PlanError, match="given: "):
         Plan.from_bytes(swapped)
     with pytest.raises(PlanError, match="signature"):
         replace(signed, bundle=swapped).verify([KEY.verify_key])
@@ -83,7 +83,7 @@ def test_the_file_beside_a_plan_brings_its_signature(tmp_path: Path) -> None:
     assert signature_file(file) == tmp_path / "plan.json.sig"
     signature_file(file).write_bytes(SIGNED.to_bytes())
     assert SignedPlan.beside(file, PLAN.bundle) == SIGNED
-    with pytest.raises(PlanError, match=r"plan.json.sig: signature.plan_id: got .*another's"):
+    with pytest.raises(PlanError, match=r"plan.json.sig: signature.plan_id: got .*the id of this plan"):
         SignedPlan.beside(file, small_plan(sketch={"seed": 4}).bundle)
     signature_file(file).write_bytes(b" " * 5000)
     with pytest.raises(PlanError, match="at most 1024"):
@@ -95,9 +95,9 @@ def test_the_file_beside_a_plan_brings_its_signature(tmp_path: Path) -> None:
     [
         ({"format": 2}, "signature.format: got 2, expected 1"),
         ({"format": None}, "signature.format"),
-        ({"suite": 2}, "signature.suite: got 2, expected 1, Ed25519"),
+        ({"suite": 2}, r"signature.suite: got 2, expected 1 \(Ed25519\)"),
         ({"suite": "1"}, "a suite's number"),
-        ({"plan_id": "00" * 32}, "the signature is another's"),
+        ({"plan_id": "00" * 32}, "the id of this plan"),
         ({"plan_id": 7}, "signature.plan_id: got 7"),
         ({"key_id": "a key"}, "signature.key_id: got 'a key'"),
         ({"key_id": 7}, "a key's name as text"),

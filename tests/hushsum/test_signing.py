@@ -93,7 +93,7 @@ def test_text_that_is_no_public_key_is_refused() -> None:
 )
 @pytest.mark.parametrize("sign", (0, 1))
 def test_a_public_key_under_which_anybody_can_sign_is_refused(y: int, sign: int) -> None:
-    with pytest.raises(DirectoryError, match="no point of its main group"):
+    with pytest.raises(DirectoryError, match="an invalid point"):
         VerifyKey((y | sign << 255).to_bytes(32, "little"))
 
 
@@ -108,7 +108,7 @@ def test_a_public_key_under_which_anybody_can_sign_is_refused(y: int, sign: int)
 def test_a_public_key_of_order_8_is_refused(text: str, sign: int) -> None:
     raw = bytearray.fromhex(text)
     raw[31] |= sign
-    with pytest.raises(DirectoryError, match="no point of its main group"):
+    with pytest.raises(DirectoryError, match="an invalid point"):
         VerifyKey(bytes(raw))
 
 
@@ -132,7 +132,7 @@ def test_a_saved_key_is_closed_to_others_and_is_loaded_again(tmp_path: Path) -> 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     KEY.save(path)
-    with pytest.raises(KeyFileError, match="is there already; a key is never overwritten"):
+    with pytest.raises(KeyFileError, match="already exists: keys are not overwritten"):
         OTHER.save(path)
     assert SigningKey.load(path).verify_key == KEY.verify_key
 

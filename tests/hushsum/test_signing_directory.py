@@ -37,23 +37,23 @@ def test_several_keys_of_one_role_are_fine() -> None:
     (
         ("", r"keys: got 0, expected 1 to 16384, each as \[keys\.NAME\]"),
         ("keys = 5", r"keys: got 5, expected tables \[keys\.NAME\]"),
-        ("[keys", "no TOML: "),
-        (f"{GATEWAY}[other]\n", r"other: unknown, expected \[keys\.NAME\] alone"),
+        ("[keys", "invalid TOML: "),
+        (f"{GATEWAY}[other]\n", r"other: unknown key, expected tables \[keys\.NAME\]"),
         ("[keys]\ngw = 5\n", "keys.gw: got 5, expected a table with role and public_key"),
-        (f'{GATEWAY}note = "x"\n', "keys.gw-1.note: unknown, expected role and public_key alone"),
+        (f'{GATEWAY}note = "x"\n', "keys.gw-1.note: unknown key, expected role and public_key"),
         (GATEWAY.replace('"gateway"', '"root"'), "keys.gw-1.role: got root, expected 'gateway' or 'releaser' or"),
         (GATEWAY.replace('"gateway"', "['gateway']"), "keys.gw-1.role: got "),
         (GATEWAY.replace('role = "gateway"', ""), "keys.gw-1.role: is missing, expected 'gateway'"),
         (GATEWAY.replace(f'"{A.hex}"', "7"), "keys.gw-1.public_key: got 7, expected hexadecimal digits or PEM"),
         (GATEWAY.replace(f'public_key = "{A.hex}"', ""), "keys.gw-1.public_key: is missing"),
         (GATEWAY.replace(A.hex, A.hex[:-1]), "keys.gw-1.public_key: expected an Ed25519 public key as 64"),
-        (GATEWAY.replace(A.hex, "00" * 32), "keys.gw-1.public_key: .* no point of its main group"),
-        (GATEWAY.replace("gw-1", '"gw 1"'), "keys.gw 1: not a name of a key, expected 1 to 64 of A-Z"),
-        (GATEWAY.replace("gw-1", '""'), "keys.: not a name of a key"),
-        (GATEWAY.replace("gw-1", '"ü"'), "keys.ü: not a name of a key"),
-        (GATEWAY.replace("gw-1", '"gw-1\\n"'), "not a name of a key"),
-        (GATEWAY.replace("gw-1", "a" * 65), "keys.a+: not a name of a key"),
-        (GATEWAY + GATEWAY, "no TOML: "),
+        (GATEWAY.replace(A.hex, "00" * 32), "keys.gw-1.public_key: .* an invalid point"),
+        (GATEWAY.replace("gw-1", '"gw 1"'), "keys.gw 1: not a valid key name, expected 1 to 64 of A-Z"),
+        (GATEWAY.replace("gw-1", '""'), "keys.: not a valid key name"),
+        (GATEWAY.replace("gw-1", '"ü"'), "keys.ü: not a valid key name"),
+        (GATEWAY.replace("gw-1", '"gw-1\\n"'), "not a valid key name"),
+        (GATEWAY.replace("gw-1", "a" * 65), "keys.a+: not a valid key name"),
+        (GATEWAY + GATEWAY, "invalid TOML: "),
     ),
 )
 def test_a_wrong_directory_is_refused_by_the_keys_name(text: str, message: str) -> None:
@@ -62,7 +62,7 @@ def test_a_wrong_directory_is_refused_by_the_keys_name(text: str, message: str) 
 
 
 def test_one_public_key_under_two_names_is_refused_for_a_role_could_be_dodged() -> None:
-    with pytest.raises(DirectoryError, match=r"keys\.rel\.public_key: the same as of keys\.gw-1, expected a key of"):
+    with pytest.raises(DirectoryError, match=r"keys\.rel\.public_key: the same as keys\.gw-1, expected a unique key"):
         Directory.from_toml(GATEWAY + RELEASER.replace(B.hex, A.hex.upper()))
 
 
@@ -143,16 +143,16 @@ def test_changed_bytes_of_a_directory_are_another_directory_or_refused(data: st.
 @pytest.mark.parametrize(
     ("data", "message"),
     (
-        (b"[keys.gw-1]", "expected the canonical bytes of a directory"),
-        (b"[]", r"got \[\], expected keys by their names"),
+        (b"[keys.gw-1]", "expected a key registry"),
+        (b"[]", r"got \[\], expected a table of keys by name"),
         (b"{}", "keys: got 0, expected 1 to 16384"),
-        (b'{"gw 1":{}}', "keys.gw 1: not a name of a key"),
+        (b'{"gw 1":{}}', "keys.gw 1: not a valid key name"),
         (b'{"gw-1":{"note":1}}', "keys.gw-1.note: unknown"),
         (
             encode({"gw-1": {"public_key": A.hex.upper(), "role": "gateway"}}),
-            "expected 64 lowercase hexadecimal digits",
+            "expected 64 lower-case hexadecimal digits",
         ),
-        (encode({"gw-1": {"public_key": f"{A.hex} ", "role": "gateway"}}), "expected 64 lowercase hexadecimal digits"),
+        (encode({"gw-1": {"public_key": f"{A.hex} ", "role": "gateway"}}), "expected 64 lower-case hexadecimal digits"),
     ),
 )
 def test_bytes_that_are_those_of_no_directory_are_refused(data: bytes, message: str) -> None:
@@ -164,9 +164,9 @@ def test_a_key_is_expected_in_its_role() -> None:
     directory = Directory.from_toml(GATEWAY + RELEASER)
     assert directory.expect(A, Role.GATEWAY).id == "gw-1"
     assert directory.find(C) is None
-    with pytest.raises(DirectoryError, match=r"keys\.gw-1: is a gateway key, and is used here as a releaser key"):
+    with pytest.raises(DirectoryError, match=r"keys\.gw-1: is a gateway key, expected a releaser key"):
         directory.expect(A, Role.RELEASER)
-    with pytest.raises(DirectoryError, match=rf"the gateway key {C.hex} is not in the directory"):
+    with pytest.raises(DirectoryError, match=rf"the gateway key {C.hex} is not in the key registry"):
         directory.expect(C, Role.GATEWAY)
 
 
@@ -177,5 +177,5 @@ def test_what_is_printed_of_a_key_is_read_as_it(id: str) -> None:
 
 
 def test_a_name_that_is_none_is_not_printed() -> None:
-    with pytest.raises(DirectoryError, match="not a name of a key"):
+    with pytest.raises(DirectoryError, match="not a valid key name"):
         toml_of(DirectoryKey('a"]\n[keys.b', Role.GATEWAY, A))

@@ -48,7 +48,7 @@ def test_a_part_that_was_merged_in_can_be_taken_out_again() -> None:
     rest = (left + right) - right
     assert np.array_equal(rest.counters, left.counters)
     right.add(RECORDS[:1])
-    with pytest.raises(MergeError, match="added to since"):
+    with pytest.raises(MergeError, match="changed since"):
         _ = (left + Sketch(plan)) - right
 
 
@@ -58,7 +58,7 @@ def test_a_part_in_common_is_refused() -> None:
     left.add(RECORDS[:50])
     right.add(RECORDS[50:])
     for first, second in [(left, left), (left + right, left), (left + right, right + Sketch(plan))]:
-        with pytest.raises(MergeError, match="in common"):
+        with pytest.raises(MergeError, match="share records"):
             _ = first + second
 
 
@@ -140,7 +140,7 @@ def test_a_client_beyond_its_bound_is_refused_and_changes_nothing() -> None:
     sketch = Sketch(client_plan(3))
     sketch.add(RECORDS[:4], clients=["a", "a", "b", "a"])
     before = sketch.counters.copy()
-    with pytest.raises(ContributionError, match="'a' would contribute 4"):
+    with pytest.raises(ContributionError, match="'a' would have 4"):
         sketch.add(RECORDS[:2], clients=["b", "a"])
     assert np.array_equal(sketch.counters, before)
     sketch.add(RECORDS[:2], clients=["b", "b"])

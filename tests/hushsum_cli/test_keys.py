@@ -51,7 +51,7 @@ def test_a_key_that_is_there_is_not_overwritten(hushsum: Hushsum, tmp_path: Path
     path.write_text("mine")
     ended = hushsum("keys", "make", "--role", "gateway", "--name", "gw", "--out", str(path))
     assert ended.status == 1
-    assert "is there already; a key is never overwritten" in ended.err
+    assert "already exists: keys are not overwritten" in ended.err
     assert path.read_text() == "mine"
 
 
@@ -59,7 +59,7 @@ def test_a_name_that_the_directory_would_refuse_makes_no_file(hushsum: Hushsum, 
     path = tmp_path / "key.pem"
     ended = hushsum("keys", "make", "--role", "gateway", "--name", "gw 1", "--out", str(path))
     assert ended.status == 1
-    assert "keys.gw 1: not a name of a key" in ended.err
+    assert "keys.gw 1: not a valid key name" in ended.err
     assert not path.exists()
 
 

@@ -37,7 +37,7 @@ def signing(hushsum: Hushsum, plan: Path, key: Path, *more: str) -> Ended:
 
 def test_a_signed_plan_is_what_a_policy_asks_for(hushsum: Hushsum, plan_json: Path, planner: Path) -> None:
     policy = Policy(signed_by=planner.parent / "planners.toml")
-    with pytest.raises(PolicyError, match="without a signature"):
+    with pytest.raises(PolicyError, match="no readable signature"):
         policy.check(PLAN, SignedPlan.beside(plan_json, PLAN.bundle))
     ended = signing(hushsum, plan_json, planner)
     assert ended.status == 0, ended.err
@@ -76,7 +76,7 @@ def test_another_signature_is_not_replaced_unasked(hushsum: Hushsum, plan_json: 
     [
         ("name = 'a plan'\n", "planner-1", "not a compiled plan; compile it first: hushsum plan make"),
         ('{"format":1}', "planner-1", "is missing"),
-        (None, "a key", "not a name of a key"),
+        (None, "a key", "not a valid key name"),
     ],
 )
 def test_what_cannot_be_signed_leaves_no_file(

@@ -88,7 +88,7 @@ def test_columns_of_a_plan_with_names_are_taken_in_its_order(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     (
-        ("r.txt", b"1", "expected a file that ends in .parquet, .csv, .npy, got '.txt'"),
+        ("r.txt", b"1", "expected a file with extension .parquet, .csv, .npy, got '.txt'"),
         ("r.csv", b"a,b\n", "expected at least one record, got 0 rows of 2"),
         ("r.csv", b"\xff\xfe\xfd", "not a CSV file in UTF-8"),
         ("r.parquet", b"PAR0 not one", "not a Parquet file"),

@@ -288,7 +288,7 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
             reach = np.abs(points).astype(np.float64) @ self._pairs.projection.widest
         if not np.all(reach < REACH_MAX):
             worst = int(np.argmax(~(reach < REACH_MAX)))
-            raise RecordError(f"queries: number {worst} is so far from the bounds that its phases cannot be told")
+            raise RecordError(f"queries: number {worst} is too far outside the bounds for its phases to be computed")
         return points
 
 

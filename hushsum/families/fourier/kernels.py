@@ -248,5 +248,7 @@ def refuse_bandwidth(spectrum: Spectrum, sizes: Float64) -> None:
         raise PlanError("sketch.bandwidth", came, "a number from 2^-64 to 2^64")
     reach = 1.01 * float(sizes.sum()) * spectrum.limit(len(sizes)) * STEPS
     if not reach < REACH_MAX * float(bandwidth):
-        expected = f"more than {reach / REACH_MAX:.3g}: phases within record.lower and record.upper could not be told"
+        expected = (
+            f"more than {reach / REACH_MAX:.3g}, so that phases within record.lower and record.upper can be computed"
+        )
         raise PlanError("sketch.bandwidth", came, expected)

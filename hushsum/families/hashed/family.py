@@ -310,7 +310,7 @@ class Hashed(RowsPacked, FieldsAlone):
         far = self._tables.code.far(points)
         if far.any():
             worst = int(np.argmax(far))
-            raise RecordError(f"queries: number {worst} is so far from the bounds that its bucket codes leave 32 bits")
+            raise RecordError(f"queries: number {worst} is too far outside the bounds: its bucket codes exceed 32 bits")
         return points
 
     def _grouped(self, groups: int) -> int:

@@ -109,10 +109,10 @@ class Product:
         if not sketch.has("groups"):
             return cls((Group(_read(sketch, sets=sets)),))
         if sets or not tables:
-            raise PlanError("sketch.groups", len(tables), "no such key for sets" if sets else "at least one group")
+            raise PlanError("sketch.groups", len(tables), "no value for sets" if sets else "at least one group")
         for key in _REPLACED:
             if sketch.has(key):
-                raise PlanError(sketch.name(key), sketch.value(key), "no such key beside groups: each has its own")
+                raise PlanError(sketch.name(key), sketch.value(key), "no value with groups, each of which has its own")
         if len(tables) > _GROUPS_MAX:
             raise PlanError("sketch.groups", len(tables), f"at most {_GROUPS_MAX} groups")
         groups, taken = [], 0

@@ -286,6 +286,6 @@ def _refuse(family: Hermite) -> None:
         raise PlanError(
             "sketch.bandwidth",
             came,
-            f"a larger one, or less order: {family.shape[0]} cells of {family.shape[1]} moments are {counters} "
+            f"a larger one, or a smaller order: {family.shape[0]} cells of {family.shape[1]} moments are {counters} "
             "counters, and at most 2^31 are allowed",
         )

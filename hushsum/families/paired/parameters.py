@@ -111,11 +111,11 @@ class Lift:
             RecordError: Their type or dimension is wrong, or one is not finite, or beyond :attr:`norm_bound`.
         """
         if isinstance(queries, np.ma.MaskedArray):
-            raise RecordError("queries: got a masked array; fill or drop what is masked first")
+            raise RecordError("queries: got a masked array; fill or drop masked values first")
         try:
             array = np.asarray(queries)
         except ValueError as error:
-            raise RecordError(f"queries: not an array: {error}") from error
+            raise RecordError(f"queries: cannot be read as an array: {error}") from error
         if array.dtype.kind not in "biu" and array.dtype not in {np.dtype(np.float32), np.dtype(np.float64)}:
             raise RecordError(f"queries: got type {array.dtype}, expected float64, float32, integers or booleans")
         if array.ndim != 2 or array.shape[1] != self.coefficients:
@@ -219,7 +219,7 @@ def lift_of(space: VectorSpace, *, loss: str, radius: Fraction | None, norm_boun
     lower, upper = space.ends
     if margin and not lower[-1] <= 0 < upper[-1]:
         came = f"labels from {lower[-1]:g} to {upper[-1]:g}"
-        raise PlanError("record.lower", came, "bounds of the last column that hold labels above 0 and others")
+        raise PlanError("record.lower", came, "bounds of the last column that contain labels above and below 0")
     constants = float(radius or 1), float(norm_bound or 1)
     return Lift(margin, radius is not None, space.dim, *constants)
 

@@ -279,7 +279,7 @@ class Partition(Queried, SignedPacked, FieldsAlone):
                 reach = np.abs(points).astype(np.float64) @ cells.widest
             if not np.all(reach < CODE_LIMIT):
                 worst = int(np.argmax(~(reach < CODE_LIMIT)))
-                raise RecordError(f"queries: number {worst} is so far from the bounds that its codes leave 32 bits")
+                raise RecordError(f"queries: number {worst} is too far outside the bounds: its codes exceed 32 bits")
         return points
 
     @cached_property

@@ -124,7 +124,7 @@ def heavy_cells(
     """
     rows, grid = family.tables, family.tables.grid
     if grid is None:
-        raise ValueError("cells of 'lsh' have no levels to descend; those of 'grid' have")
+        raise ValueError("not supported for cells = 'lsh', which has no levels; use cells = 'grid'")
     if counters.shape != family.shape:
         raise ValueError(f"counters: got shape {counters.shape}, expected {family.shape}")
     counters = np.ascontiguousarray(counters, np.int64)
@@ -134,8 +134,8 @@ def heavy_cells(
     for level in range(top - 1, -1, -1):
         if len(codes) << family.space.dim > cells_max:
             raise ValueError(
-                f"{len(codes)} heavy cells of level {level + 1} have 2^{family.space.dim} children each, of which at "
-                f"most {cells_max} may be looked at: raise least or deviations, or cells_max"
+                f"{len(codes)} heavy cells of level {level + 1} have 2^{family.space.dim} children each, more than "
+                f"cells_max = {cells_max}: increase least, deviations or cells_max"
             )
         codes, counts, asked = _kept(rows, counters, level, _children(codes, grid.level_counts(level)), threshold)
     order = np.lexsort((*codes.T[::-1], -counts))
@@ -172,8 +172,8 @@ def _refuse_top(grid: CellGrid, top: int, cells_max: int) -> None:
     if math.prod(grid.level_counts(top).tolist()) > cells_max:
         wanted = next(n for n in range(top, 64) if math.prod(grid.level_counts(n).tolist()) <= max(1, cells_max))
         raise ValueError(
-            f"the coarsest of {top + 1} levels has more than {cells_max} cells, too many to look at each: a plan with "
-            f"sketch.levels = {wanted + 1} or more can be descended, or pass a larger cells_max"
+            f"the coarsest of {top + 1} levels has more than {cells_max} cells, too many to enumerate: use a plan with "
+            f"sketch.levels of at least {wanted + 1}, or a larger cells_max"
         )
 
 

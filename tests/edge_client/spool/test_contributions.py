@@ -114,7 +114,10 @@ def test_eleven_records_at_a_bound_of_ten_keep_ten_and_one_is_told_of(tmp_path: 
     (bound,) = spool.commit([batch])
     assert isinstance(bound, tuple)
     assert [(type(told), str(told)) for told in left_out(batch, bound)] == [
-        (DroppedRecordsWarning, "the plan allows 10 records a client and window: 1 of 11 were refused, the last ones")
+        (
+            DroppedRecordsWarning,
+            "the plan allows 10 records per client and window: 1 of 11 were refused (the last ones)",
+        )
     ]
     assert isinstance(spool.commit([change(plan, [[1.0, 1.0]])])[0], ContributionError)
     assert tallies(spool) == Counts(records=10, records_refused=1, deltas=1)
@@ -133,8 +136,8 @@ def test_reports_are_those_of_the_first_records_unusable_ones_too(tmp_path: Path
     assert isinstance(bound, tuple)
     assert [len(unpack(each.data, plan).reports) for each in bound] == [6]
     assert [str(told) for told in left_out(batch, bound)] == [
-        "6 reports were added, uniformly random ones for unusable records",
-        "the plan allows 10 records a client and window: 4 of 10 were refused, the last ones",
+        "6 reports were added, with uniformly random ones for unusable records",
+        "the plan allows 10 records per client and window: 4 of 10 were refused (the last ones)",
     ]
     spool.anew()
     assert isinstance(spool.result([1.0, 1.0]), ContributionError)

@@ -131,7 +131,7 @@ def test_what_the_account_does_not_pay_for_is_refused_whole(path: Path) -> None:
     refused = spool.result([1.0, 2.0], 9)
     assert isinstance(refused, AccountError)
     assert (refused.window, refused.left) == (9, spool.budget.account.left)
-    assert "cannot pay" in str(refused)
+    assert "Budget exceeded" in str(refused)
     spool.anew()
     assert isinstance(spool.result([1.0, 2.0], 9), AccountError)
     assert (spool.spool.load(0, 64, 2**30), tallies(spool)) == (before, counted)

@@ -184,7 +184,7 @@ def test_what_is_no_spool_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE somebody_elses (x)")
     database.close()
-    with pytest.raises(SpoolError, match="another program"):
+    with pytest.raises(SpoolError, match="not a spool file"):
         opened(path)
     path.write_bytes(b"not a database at all, but long enough to look at" * 100)
     with pytest.raises(SpoolError, match="not a database"):

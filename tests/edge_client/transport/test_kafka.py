@@ -186,7 +186,7 @@ async def test_what_is_no_delta_of_the_plan_is_refused_before_anything_is_sent(k
 
 async def test_another_number_of_partitions_and_no_topic_are_refused(kafka: KafkaBroker) -> None:
     prefix = fresh_prefix()
-    missing = re.escape(f"topic {topic_of(prefix, PLAN.id)}: not there; the service makes it")
+    missing = re.escape(f"topic {topic_of(prefix, PLAN.id)} does not exist: the service creates it")
     with pytest.raises(SettingsError, match=missing):
         await producer_of(kafka.bootstrap, prefix).__aenter__()
     with pytest.raises(SettingsError, match=missing):  # asking has not made it

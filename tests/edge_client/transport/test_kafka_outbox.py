@@ -151,7 +151,9 @@ async def test_after_its_time_a_message_fails_and_all_behind_it_in_its_partition
     outbox = outbox_of(broker, batch_bytes=1, timeout_s=3)
     behind = [await put(outbox, 0, bytes([number])) for number in range(3)]
     for stored in behind:
-        with pytest.raises(UnreachableError, match=r"partition 0: not known to be stored after 3 s \(cut\); the same"):
+        with pytest.raises(
+            UnreachableError, match=r"partition 0: not known to be stored after 3 s \(cut\); send the same"
+        ):
             await stored
     broker.troubles.clear()
     again = [await put(outbox, 0, bytes([number])) for number in range(3)]
@@ -207,7 +209,7 @@ async def test_a_submission_that_is_dropped_half_taken_says_so() -> None:
     task = asyncio.create_task(outbox.store([(0, b"ab"), (0, b"cd")]))
     await broker.begun.wait()
     await outbox.drop()
-    with pytest.raises(UnreachableError, match="closed before this was stored"):
+    with pytest.raises(UnreachableError, match="closed before the delta was stored"):
         await task
 
 
@@ -230,9 +232,9 @@ async def test_flush_waits_for_all_and_drop_for_nothing() -> None:
     left = [await put(outbox, number, b"b") for number in range(3)]
     await outbox.drop()
     for each in left:
-        with pytest.raises(UnreachableError, match="closed before this was stored"):
+        with pytest.raises(UnreachableError, match="closed before the delta was stored"):
             await each
-    with pytest.raises(UnreachableError, match="closed before this was stored"):
+    with pytest.raises(UnreachableError, match="closed before the delta was stored"):
         await outbox.store([(0, b"c")])
 
 

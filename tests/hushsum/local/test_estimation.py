@@ -223,7 +223,7 @@ def test_an_unknown_class_is_refused(ask: Any) -> None:
 
 def test_counters_of_noise_are_not_taken_for_reports() -> None:
     plan = small_plan(privacy={"mode": "local", "local": {"form": "silo"}})
-    with pytest.raises(GuaranteeError, match="its devices send no reports"):
+    with pytest.raises(GuaranteeError, match="devices of this plan send no reports"):
         estimation.kernel_sum(plan, np.zeros(plan.counters_shape, np.int64), QUERIES)
     one, many = query.noise_variance(plan, 1), query.noise_variance(plan, 7)
     assert many == 7 * one

@@ -158,5 +158,5 @@ def test_what_no_record_decides_is_refused(records: object, labels: object) -> N
 
 @pytest.mark.parametrize("plan", [small_plan(), small_plan(privacy={"mode": "local", "local": {"form": "silo"}})])
 def test_a_plan_without_reports_makes_none(plan: Plan) -> None:
-    with pytest.raises(GuaranteeError, match="its devices send no reports"):
+    with pytest.raises(GuaranteeError, match="devices of this plan send no reports"):
         reports(plan, [[1.0, 1.0]], None, OsEntropy())

@@ -75,7 +75,7 @@ def test_the_failure_of_all_attempts_is_two_to_the_minus_37() -> None:
     [
         ("suite", 2, "an integer from 1 to 1"), ("suite", "1", "an integer"), ("cohort", 2, "from 3 to 10000"),
         ("cohort", 10_001, "from 3 to 10000"), ("cohort", 99.5, "an integer"), ("corrupt", "0.5", "below 0.5"),
-        ("corrupt", "-0.1", "from 0"), ("corrupt", "many", "not a real number"), ("dropout", "0.5", "below 0.5"),
+        ("corrupt", "-0.1", "from 0"), ("corrupt", "many", "not a decimal number"), ("dropout", "0.5", "below 0.5"),
         ("dropout", -1, "from 0"), ("adversary", "lazy", "one of 'malicious', 'honest-but-curious'"),
         ("directory", "ab", "64 lower-case"), ("directory", "AB" * 32, "64 lower-case"), ("directory", 7, "a string"),
         ("directory", "xy" * 32, "64 lower-case"), ("cohort_wait", "0s", "a duration"), ("cohort_wait", 30, "a string"),

@@ -146,8 +146,8 @@ def test_a_plan_without_a_pool_has_none_of_its_keys() -> None:
 @pytest.mark.parametrize(
     ("keys", "key", "told"),
     [
-        ({"pool": 1000}, "corrupt_clients", "a pool bounds nothing"),
-        ({"corrupt_clients": 10}, "pool", "how many clients must wait"),
+        ({"pool": 1000}, "corrupt_clients", "required with pool"),
+        ({"corrupt_clients": 10}, "pool", "the number of clients that must wait"),
         ({"corrupt_clients": 10, "pool": 100}, "pool", r"above cohort \(100\), to 1000000"),
         ({"corrupt_clients": 10, "pool": POOL_MAX + 1}, "pool", "to 1000000"),
         ({"corrupt_clients": 10, "pool": 3}, "pool", "an integer from 4"),

@@ -110,7 +110,7 @@ def test_words_belong_to_vectors_alone() -> None:
 
 REPORTED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
     ("privacy.participation", "always visible", {"privacy": {"participation": "public"}}),
-    ("privacy.secure", "belongs to mode 'secure'", {"privacy": {"secure": {}}}),
+    ("privacy.secure", "only for mode 'secure'", {"privacy": {"secure": {}}}),
     ("privacy.min_clients_share", "belongs to", {"privacy": {"min_clients_share": "0.05"}}),
     ("privacy.local.form", "one of 'silo', 'report'", {"privacy": {"local": {"form": "both"}}}),
     ("privacy.local.form", "one of 'silo', 'report'", {"privacy": {"local": {"form": 1}}}),
@@ -125,7 +125,7 @@ REPORTED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
     ("privacy.delta", "0: reports are pure", {"privacy": {"delta": "0.1"}}),
     ("privacy.delta", "above 0 with", {"privacy": {"local": {"shuffle_min": 1000}}}),
     ("privacy.epsilon", "at most 20", {"privacy": {"epsilon": 21}}),
-    ("window.min_clients", "window.min_reports counts", {"window": {"min_clients": 5}}),
+    ("window.min_clients", "use window.min_reports", {"window": {"min_clients": 5}}),
     ("window.min_reports", "an integer from 0", {"window": {"min_reports": -1}}),
     ("window.lateness", "a shuffler forwards", {"privacy": SHUFFLED, "window": {"lateness": "0s"}}),
     ("sketch.family", "privacy.local.form = 'silo'", {"sketch": HERMITE}),
@@ -162,10 +162,10 @@ def test_what_does_not_go_with_reports_is_refused(
 SILO = {"form": "silo"}
 SILOED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
     ("privacy.participation", "always visible", {"privacy": {"participation": "protected"}}),
-    ("privacy.local.randomiser", "belongs to form 'report'", {"privacy": {"local": {**SILO, "randomiser": "k-rr"}}}),
-    ("privacy.local.memoise", "belongs to form 'report'", {"privacy": {"local": {**SILO, "memoise": False}}}),
-    ("privacy.local.shuffle_min", "belongs to form 'report'", {"privacy": {"local": {**SILO, "shuffle_min": 0}}}),
-    ("window.min_reports", "only plans of reports", {"window": {"min_reports": 5}}),
+    ("privacy.local.randomiser", "only for form 'report'", {"privacy": {"local": {**SILO, "randomiser": "k-rr"}}}),
+    ("privacy.local.memoise", "only for form 'report'", {"privacy": {"local": {**SILO, "memoise": False}}}),
+    ("privacy.local.shuffle_min", "only for form 'report'", {"privacy": {"local": {**SILO, "shuffle_min": 0}}}),
+    ("window.min_reports", "only for plans of reports", {"window": {"min_reports": 5}}),
     ("window.lateness", "at least '1s'", {"window": {"lateness": "999ms"}}),
     ("window.length", "at least '1m'", {"window": {"length": "59s"}}),
     ("privacy.total_delta", "at least delta", {"privacy": {"delta": "0.1"}}),

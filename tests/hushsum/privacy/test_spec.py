@@ -99,7 +99,7 @@ def test_public_participation_is_refused_and_the_error_says_what_to_use_instead(
         ("privacy.min_clients_share", {"min_clients_share": 1}, TESTED, "above 0 and below 1"),
         ("privacy.min_clients_share", {"min_clients_share": 0}, TESTED, "above 0 and below 1"),
         ("privacy.records_per_client", {"records_per_client": 3}, {}, "unit 'client'"),
-        ("privacy.epsilon", {"epsilon": 1e-30}, {}, "whose noise a counter can hold"),
+        ("privacy.epsilon", {"epsilon": 1e-30}, {}, "noise that fits a counter"),
     ),
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused_by_its_key(
