@@ -104,7 +104,7 @@ class SystemRuntime:
 
     async def _run_in(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
         if self._closed:
-            raise ClientStateError("this client was closed meanwhile; what has no answer stays in the spool")
+            raise ClientStateError("this client was closed; unanswered deltas stay in the spool")
         return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments))
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class NamedColumns:
         columns = [self._numbers(name, forgiving=forgiving) for name in names]
         if len({len(column) for column in columns}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in zip(names, columns, strict=True))
-            raise RecordError(f"{self.source}: columns of several lengths: {lengths}")
+            raise RecordError(f"{self.source}: columns have different lengths: {lengths}")
         return np.column_stack(columns)
 
     def values(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class NamedColumns:
         self.check(name)
         column = self.column(name)
         if isinstance(column, np.ma.MaskedArray):
-            raise RecordError(f"{self.source}: column {name!r} is masked; fill or drop what is masked first")
+            raise RecordError(f"{self.source}: column {name!r} is masked; fill or drop masked values first")
         if not isinstance(column, list | tuple):
             try:
                 column = np.asarray(column)
@@ -164,7 +164,7 @@ def read_table(
     if type(records) is np.ndarray and records.dtype != np.object_ and not chosen:
         return RecordTable(records, labels, clients)
     if isinstance(columns, str):
-        raise RecordError(f"columns: got the one name {columns!r}, expected a list of names, or names by names")
+        raise RecordError(f"columns: got the single name {columns!r}, expected a list or a mapping of names")
     if isinstance(records, str | PathLike):
         records = _read_path(plan, fspath(records), columns, _names_in(labels, clients))
         if isinstance(records, np.ndarray):
@@ -179,7 +179,7 @@ def read_table(
     if rows is not None:
         return _read_rows(plan, rows, labels, clients, columns, by_position=by_position)
     if chosen:
-        raise RecordError("columns: what was given is no table, its columns have no names")
+        raise RecordError("columns: cannot be used, because the records are not a table with named columns")
     return RecordTable(records, labels, clients)
 
 
@@ -191,11 +191,11 @@ def _names_in(*columns: Any) -> list[str]:
 def _read_path(plan: Plan, path: str, columns: Columns | None, others: Sequence[str]) -> Any:
     """:func:`read_file` with what the plan and the caller say of its columns."""
     if isinstance(plan.record, SetRecords):
-        raise RecordError(f"{path}: a table holds no sets, which the plan collects; pass them as a list of sets")
+        raise RecordError(f"{path}: tables cannot hold sets, which the plan collects; pass a list of sets")
     found = read_file(path, names=plan.collection.names, columns=columns or (), texts=others)
     named = [*others, *(columns or ())]
     if named and isinstance(found, np.ndarray):
-        raise RecordError(f"{path}: its columns have no names, got {named[0]!r}")
+        raise RecordError(f"{path}: the columns have no names, so {named[0]!r} cannot be found")
     return found
 
 
@@ -203,7 +203,7 @@ def _read_columns(
     plan: Plan, table: NamedColumns, labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
 ) -> RecordTable:
     if isinstance(plan.record, SetRecords):
-        raise RecordError("records: got a table, this plan collects sets: pass the column that holds them")
+        raise RecordError("records: got a table, but this plan collects sets: pass the column with the sets")
     others = _names_in(labels, clients)
     for name in others:
         table.check(name)
@@ -280,7 +280,7 @@ def _read_rows(
     for name in others:
         if strict and all(_get(row, name) is None for row in rows.named):
             raise RecordError(
-                f"records: none has a value of {name!r}, the key of labels or clients; [{name!r}] would be one"
+                f"records: none has the key {name!r} for labels or clients; for one value pass [{name!r}]"
             )
     return RecordTable(
         read,
@@ -352,7 +352,9 @@ def read_file(
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise RecordError(f"{path}: expected a file that ends in {', '.join(_SUFFIXES)}, got {suffix or 'no end'!r}")
+        raise RecordError(
+            f"{path}: expected a file with extension {', '.join(_SUFFIXES)}, got {suffix or 'no extension'!r}"
+        )
     if not path.is_file():
         raise RecordError(f"{path}: no such file")
     if suffix == ".npy":
@@ -431,7 +433,7 @@ def _named(names: Sequence[Any], keys: Sequence[Any], column: Callable[[Any], An
     texts = tuple(map(str, names))
     twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
-        raise RecordError(f"{source}: two columns are called {twice[0]!r}")
+        raise RecordError(f"{source}: two columns are named {twice[0]!r}")
     place = dict(zip(texts, keys, strict=True))
     return NamedColumns(texts, lambda name: column(place[name]), source)
 
@@ -450,7 +452,7 @@ def _wanted(
     given = tuple(_distinct([str(name) for name in columns or ()])) if not isinstance(columns, Mapping) else ()
     if isinstance(columns, Mapping):
         if not expected or by_position:
-            raise RecordError("columns: only the columns of a plan that names them (record.names) can be mapped")
+            raise RecordError("columns: a mapping requires a plan with column names (record.names)")
         unknown = [name for name in columns if name not in expected]
         if unknown:
             raise RecordError(f"columns: the plan has no column {unknown[0]!r}; it has {', '.join(expected)}")
@@ -469,17 +471,17 @@ def _wanted(
             )
             raise RecordError(
                 f"{source}: columns {', '.join(found)}, the plan has {', '.join(expected)} ({wrong}); "
-                "choose or map them (columns)"
+                "select or map them with columns"
             )
         return list(expected)
     if not given and not by_position:
         raise RecordError(
-            f"{source}: the plan does not name its {dim} columns (record.names), so their order is not known; "
-            f"list them in the plan's order (columns), or take (by_position) {', '.join(found) or 'them'} "
-            "as they stand"
+            f"{source}: the plan has no names for its {dim} columns (record.names), so their order is not known; "
+            f"list them in the plan's order with columns, or use by_position to take {', '.join(found) or 'them'} "
+            "in this order"
         )
     if names is None and not given:
-        raise RecordError("columns: the keys of dicts have no order; list them in the plan's order")
+        raise RecordError("columns: dicts have no column order; list the columns in the plan's order")
     if len(found) != dim:
         raise RecordError(f"{source}: {len(found)} columns ({', '.join(found)}), the plan expects {dim}")
     return list(found)
@@ -493,7 +495,7 @@ def _distinct(names: list[str]) -> list[str]:
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise RecordError(f"columns: {twice!r} is taken twice")
+        raise RecordError(f"columns: {twice!r} is used twice")
     return names
 
 

@@ -223,7 +223,7 @@ async def test_what_cannot_be_used_at_all_is_refused_and_nothing_is_taken(
         for wrong in (np.zeros(3), np.array([["a", "b"]]), np.zeros((2, 2, 2)), 1.0):
             with pytest.raises(RecordError):
                 await client.add(wrong)
-        with pytest.raises(RecordError, match="labels: this plan has no classes"):
+        with pytest.raises(RecordError, match="labels: not allowed, because this plan has no classes"):
             await client.add([1.0, 2.0], labels=["a"])
         assert client.status().deltas == 0
 
@@ -257,7 +257,7 @@ async def test_tables_are_read_by_the_plans_names(path: Path, runtime: FixedCloc
         for wrong in (frame.rename(columns={"x": "z"}), {"x": 1.0, "z": 2.0, "kind": "a"}):
             with pytest.raises(RecordError, match="x, y"):
                 await client.add(wrong, labels="kind")
-        with pytest.raises(RecordError, match="none has a value of 'c'"):
+        with pytest.raises(RecordError, match="none has the key 'c'"):
             await client.add({"x": 1.0, "y": 2.0}, labels="c")
         await client.flush()
     for _ in range(3):
@@ -409,7 +409,7 @@ async def test_unit_client_adds_the_first_records_up_to_its_bound_and_tells_how_
         async with client_of(service, path, runtime) as client:
             if left:
                 await client.add([[1.0, 2.0], [3.0, 4.0]])
-                said = "the plan allows 3 records a client and window: 2 of 3 were refused"
+                said = "the plan allows 3 records per client and window: 2 of 3 were refused"
                 dropped = "1 of 4 records were left out: "
                 with (
                     pytest.warns(DroppedRecordsWarning, match=dropped),
@@ -470,7 +470,7 @@ async def test_a_plan_that_the_policy_does_not_allow_is_refused_before_anything_
     strict = Policy(max_epsilon=0.5)
     for _ in range(2):
         client = EdgeClient(service.target, spool=path, policy=strict, config=QUICK, runtime=runtime)
-        with pytest.raises(PolicyError, match=r"max_epsilon allows at most 0\.5, the plan asks for epsilon 1 per"):
+        with pytest.raises(PolicyError, match=r"max_epsilon allows at most 0\.5, but the plan has epsilon 1 per"):
             await client.__aenter__()
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
@@ -486,7 +486,7 @@ async def test_without_a_plan_and_a_service_the_first_start_fails_in_the_stated_
 ) -> None:
     await service.stop()
     config = Config(first_contact_s=0.3, backoff_first_s=0.01, backoff_longest_s=0.05)
-    with pytest.raises(UnreachableError, match=r"gave no plan within 0\.3 s"):
+    with pytest.raises(UnreachableError, match=r"sent no plan within 0\.3 s"):
         await client_of(service, path, runtime, config).__aenter__()
     assert runtime.sleeps > 0  # it was tried again
 
@@ -678,7 +678,7 @@ async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_u
     service.answers.clear()
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
-        with pytest.raises(FlushTimeoutError, match=r"1 deltas have no answer after 0.05 s; they stay in the spool"):
+        with pytest.raises(FlushTimeoutError, match=r"1 deltas have no answer after 0.05 s: they stay in the spool"):
             await client.flush(timeout_s=0.05)
         service.answers.set()
         await client.flush()
@@ -857,7 +857,7 @@ async def test_a_flush_that_waits_when_its_client_closes_raises_and_gives_nothin
     done, waiting = await asyncio.wait(flushes, timeout=20)
     assert (len(done), len(waiting)) == (2, 0)
     for flush in flushes:
-        with pytest.raises(ClientStateError, match="closed meanwhile; what has no answer stays in the spool"):
+        with pytest.raises(ClientStateError, match="this client was closed; unanswered deltas stay in the spool"):
             await flush
     service.answers.set()
     async with client_of(service, path, runtime) as client:

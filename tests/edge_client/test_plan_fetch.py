@@ -51,7 +51,7 @@ async def test_a_plan_that_is_signed_by_nobody_who_counts_is_not_kept(
         with pytest.raises(PolicyError, match="signed_by"):
             await client_of(service, path, clock, WANTS).__aenter__()
     await service.stop()
-    with pytest.raises(EdgeError, match="gave no plan"):
+    with pytest.raises(EdgeError, match="sent no plan"):
         await offline(service, path, clock).__aenter__()
 
 

@@ -97,9 +97,9 @@ def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path
         window = min(each["window"] for each in status["windows"] if each["state"] == "open")
         ended = hushsum("release", "get", "--from", address)
     over = datetime.fromtimestamp(3600 * (window + 1) + 120, UTC)
-    due = f"window {window} is the next that is over, at {over:%Y-%m-%d %H:%M:%S} (UTC), and has its outcome after that"
+    due = f"the next window to end is {window}, at {over:%Y-%m-%d %H:%M:%S} (UTC)"
     assert (ended.status, ended.out) == (1, "")
-    assert f"no release is published here; {due}\n" in ended.err
+    assert f"no release is published yet; {due}\n" in ended.err
 
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_pat
         asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
         ended = hushsum("send", *asked)
         assert ended.status == 1
-        assert "the plan does not name its 2 columns" in ended.err
+        assert "the plan has no names for its 2 columns" in ended.err
         labelled = hushsum("send", *asked, "--label-column", "c")
         assert labelled.status == 1
         assert "the plan has no classes" in labelled.err
