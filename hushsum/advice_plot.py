@@ -40,7 +40,7 @@ def error_figure(advice: Advice) -> "Figure":
     rows = [size.rows or 1 for size in advice.sizes]
     if any(size.hashing for size in advice.sizes):
         hashing = [size.hashing for size in advice.sizes]
-        axis.plot(rows, hashing, color=_HASHING, linewidth=1.2, linestyle=":", zorder=4, label="hashing alone")
+        axis.plot(rows, hashing, color=_HASHING, linewidth=1.2, linestyle=":", zorder=4, label="hashing error")
     for index, promise in enumerate(advice.promises):
         _draw_promise(axis, advice, index, promise)
     _mark_rows(axis, advice)
@@ -78,13 +78,13 @@ def report_figure(advice: ReportAdvice) -> "Figure":
     own = advice.own
     drawn = (
         ([size.error for size in advice.rows], _COLOURS["pure"], "-", f"error, {own.randomiser}"),
-        ([size.response for size in advice.rows], _COLOURS["pure"], "--", "its response"),
-        ([size.hashing for size in advice.rows], _HASHING, ":", "hashing alone"),
+        ([size.response for size in advice.rows], _COLOURS["pure"], "--", "randomisation error"),
+        ([size.hashing for size in advice.rows], _HASHING, ":", "hashing error"),
     )
     for values, colour, style, label in drawn:
         axes[0].plot(rows, values, style, color=colour, linewidth=1.6, label=label)
     axes[0].plot([own.rows], [own.error], "D", color="black", markersize=6, label=f"the plan: ± {shown(own.error)}")
-    axes[0].set_xlabel("frequency pairs P" if own.buckets is None else f"rows R, of W = {own.buckets:,} buckets")
+    axes[0].set_xlabel("frequency pairs P" if own.buckets is None else f"rows R (W = {own.buckets:,} buckets)")
     for (name, sizes), colour in zip(advice.widths.items(), _COLOURS.values(), strict=False):
         widths = [size.buckets or 1 for size in sizes]
         axes[1].plot(widths, [size.error for size in sizes], color=colour, linewidth=1.6, label=f"error, {name}")
@@ -93,7 +93,7 @@ def report_figure(advice: ReportAdvice) -> "Figure":
             label = f"best {name}: W = {best.buckets:,}, ± {shown(best.error)}"
             axes[1].plot([best.buckets or 1], [best.error], "o", color=colour, markersize=7, label=label)
     if panels == 2:
-        axes[1].set_xlabel(f"buckets W, of {own.rows:,} rows")
+        axes[1].set_xlabel(f"buckets W (R = {own.rows:,} rows)")
     for axis in axes:
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
@@ -113,7 +113,7 @@ def _draw_promise(axis: "Axes", advice: Advice, index: int, promise: Promise) ->
     name = f"δ = {numeral(promise.delta, up=True)} (zCDP)" if promise.delta else "δ = 0 (pure)"
     axis.plot(rows, [size.errors[index] for size in advice.sizes], color=colour, linewidth=2.0, label=f"error, {name}")
     noises = [size.noises[index] for size in advice.sizes]
-    axis.plot(rows, noises, color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=f"its noise, {name}")
+    axis.plot(rows, noises, color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=f"noise, {name}")
     if promise.best is not None:
         error = advice.at(promise.best).errors[index]
         label = f"best: R = {promise.best:,}, ± {shown(error)}"

@@ -143,7 +143,7 @@ def _draw_planes(
 ) -> None:
     points = _plane(release.plan, view)
     answer = release.density(points)
-    label = f"density: mean kernel ({_kernel(release.plan)})"
+    label = f"density (mean {_kernel(release.plan)} kernel), square-root colour scale"
     held = _held_text(release.plan, view, without=view.columns)
     where = f"  ({held})" if held else ""
     if exact is None:
@@ -152,13 +152,13 @@ def _draw_planes(
         figure.colorbar(released, ax=axes[0], label=label)
         low, high = answer.interval(_CONFIDENCE)
         margin = (high - low) / 2
-        doubt = _heat_map(axes[1], margin, release.plan, view, "half width of its 95 % interval" + where)
-        figure.colorbar(doubt, ax=axes[1], label="the same unit")
+        doubt = _heat_map(axes[1], margin, release.plan, view, "half width of the 95 % interval" + where)
+        figure.colorbar(doubt, ax=axes[1], label="density, linear colour scale")
         return
     truth = exact(points)
     scale = _scale(min(truth.min(), answer.value.min()), max(truth.max(), answer.value.max()))
-    first = _heat_map(axes[0], truth, release.plan, view, f"exact, computed from every record{where}")
-    second = _heat_map(axes[1], answer.value, release.plan, view, f"released, all that anybody sees{where}")
+    first = _heat_map(axes[0], truth, release.plan, view, f"exact density{where}")
+    second = _heat_map(axes[1], answer.value, release.plan, view, f"released density{where}")
     first.set_norm(scale)
     second.set_norm(scale)
     figure.colorbar(second, ax=list(axes), label=label)
@@ -207,7 +207,7 @@ def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View
     axis.set_xlabel(_axis_label(release.plan, column))
     axis.set_ylabel("density")
     held = _held_text(release.plan, view, without=(column,))
-    axis.set_title("along the dashed line: " + held if held else "density along the column", fontsize=11)
+    axis.set_title("along the dashed line: " + held if held else "density", fontsize=11)
     axis.legend(loc="best", frameon=False)
 
 
@@ -244,7 +244,7 @@ def _bounds(plan: Plan) -> tuple[Floats, Floats]:
 
 
 def _name(plan: Plan, column: int) -> str:
-    return plan.collection.names[column] if plan.collection.names else f"column {column}"
+    return plan.collection.names[column] if plan.collection.names else f"x{column}"
 
 
 def _axis_label(plan: Plan, column: int) -> str:
@@ -258,13 +258,13 @@ def _held_text(plan: Plan, view: View, *, without: Sequence[int]) -> str:
         for column in range(plan.vectors.dim)
         if column not in without
     ]
-    return ", ".join(held[:4]) + (f" and {len(held) - 4} more held" if len(held) > 4 else "")
+    return ", ".join(held[:4]) + (f" and {len(held) - 4} more fixed" if len(held) > 4 else "")
 
 
 def _kernel(plan: Plan) -> str:
     fields = plan.family.to_fields()
     name = fields.get("kernel", plan.family.name)
-    return f"{name}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(name)
+    return f"{name}, bandwidth {fields['bandwidth']}," if "bandwidth" in fields else str(name)
 
 
 def _promise(release: Release) -> str:

@@ -341,7 +341,7 @@ def read_file(
     A line of a CSV with another number of cells than its first one is a record without values.
 
     Args:
-        path: A CSV whose first line holds numbers alone has no names: its columns are ``column 0`` and so on.
+        path: A CSV whose first line holds numbers alone has no names: its columns are ``x0``, ``x1`` and so on.
         names: Of columns: a first line of these holds names, though they are numbers.
         columns: Columns that are taken as numbers.
         texts: Other columns of a CSV, which hold text, such as labels: ``01`` stays what it is. None is no column.
@@ -407,7 +407,7 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
         numbers[~is_ragged] = np.arange(table.num_rows)
         table = table.take(pa.array(numbers, mask=is_ragged))
     if nameless:
-        table = table.rename_columns([f"column {number}" for number in range(table.num_columns)])
+        table = table.rename_columns([f"x{number}" for number in range(table.num_columns)])
     found = table_of(table, str(path))
     return found if found is None or not ragged else replace(found, ragged=_ragged_lines(path, ragged))
 

@@ -168,7 +168,7 @@ def _clipped(
     if not box.outside(_extremes(records)).any():
         return 0, ()
     outside = box.outside(records)
-    names = plan.collection.names or [f"column {number}" for number in range(vectors.dim)]
+    names = plan.collection.names or [f"x{number}" for number in range(vectors.dim)]
     counts = zip(names, outside.sum(axis=0).tolist(), strict=True)
     return int(outside.any(axis=1).sum()), tuple((name, count) for name, count in counts if count)
 

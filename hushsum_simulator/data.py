@@ -75,7 +75,7 @@ def load(path: Path, columns: Columns = (), label_column: str | None = None, pla
             values = read.numbers(names)
         labels = None if label_column is None else _labels(read, label_column)
     else:
-        names = tuple(f"column {index}" for index in range(read.shape[1]))
+        names = tuple(f"x{index}" for index in range(read.shape[1]))
         values, named = read, (*columns, *([] if label_column is None else [label_column]))
         if named:
             raise RecordsError(f"{path}: its columns have no names; got {', '.join(named)}")

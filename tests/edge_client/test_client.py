@@ -232,9 +232,7 @@ async def test_clipped_records_are_counted_and_warned_of(
     service: ModelService, path: Path, runtime: FixedClock
 ) -> None:
     async with client_of(service, path, runtime) as client:
-        with pytest.warns(
-            ClippedRecordsWarning, match=r"^1 \(50 %\) of 2 records lay outside .*: column 1 1 \(50 %\)$"
-        ):
+        with pytest.warns(ClippedRecordsWarning, match=r"^1 \(50 %\) of 2 records lay outside .*: x1 1 \(50 %\)$"):
             await client.add([[1.0, 2.0], [3.0, 11.0]])
         await client.flush()
     async with client_of(service, path, runtime) as client:

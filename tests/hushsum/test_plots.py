@@ -90,7 +90,7 @@ def test_a_plan_of_one_column_has_a_line_alone(tmp_path: Path) -> None:
     sketch.add(np.full((100, 1), 4.0))
     figure = plots.density_figure(hs.release(sketch))
     assert len(figure.axes) == 1
-    assert figure.axes[0].get_xlabel() == "column 0"
+    assert figure.axes[0].get_xlabel() == "x0"
     figure.savefig(tmp_path / "line.png")
     assert (tmp_path / "line.png").read_bytes().startswith(b"\x89PNG")
 

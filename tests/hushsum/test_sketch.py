@@ -105,7 +105,7 @@ def test_one_clipped_record_among_many_is_found_wherever_it_is(
 def test_records_outside_the_bounds_are_clipped_with_a_warning() -> None:
     values = [[1.0, 11.0], [-1.0, 12.0], [10.0, 0.0], [np.nan, 50.0]]
     text = r"2 \(50 %\) of 4 records lay outside .*: {} 1 \(25 %\), {} 2 \(50 %\)$"
-    for names, shown in (([], ("column 0", "column 1")), (["width", "height"], ("width", "height"))):
+    for names, shown in (([], ("x0", "x1")), (["width", "height"], ("width", "height"))):
         sketch = Sketch(small_plan(record={"names": names}))
         with pytest.warns() as caught:
             sketch.add(values)

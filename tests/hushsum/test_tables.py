@@ -326,7 +326,7 @@ def test_files_without_names_are_read_by_position(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "records.csv", np.column_stack([X, Y]), fmt="%.17g", delimiter=",")
     assert np.array_equal(Sketch(NAMED).add(tmp_path / "records.csv", by_position=True).counters, EXPECTED)
     for plan in (NAMED, small_plan()):
-        with pytest.raises(RecordError, match="column 0, column 1"):
+        with pytest.raises(RecordError, match="x0, x1"):
             Sketch(plan).add(tmp_path / "records.csv")
 
 
@@ -341,7 +341,7 @@ def test_a_first_line_of_numbers_is_a_record_unless_it_has_the_plans_names(
     if names:
         assert table.numbers(names).tolist() == [[0.4, 0.3]]
     else:
-        assert table.names == ("column 0", "column 1")
+        assert table.names == ("x0", "x1")
         assert len(table.numbers(table.names)) == 2
 
 

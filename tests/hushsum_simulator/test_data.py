@@ -46,7 +46,7 @@ def test_each_format_gives_the_same_numbers(tmp_path: Path, rng: np.random.Gener
     write(tmp_path / name, values)
     records = load(tmp_path / name)
     assert np.array_equal(records.values, values)
-    assert records.names == (("column 0", "column 1") if name.endswith("npy") else ("a", "b"))
+    assert records.names == (("x0", "x1") if name.endswith("npy") else ("a", "b"))
     assert records.source == name
 
 
