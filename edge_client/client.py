@@ -41,7 +41,7 @@ _LOG: Final = logging.getLogger("edge_client")
 
 
 class EdgeClient:
-    """Contributes records to a collection: hashes them here, keeps the deltas in a spool, and sends them on.
+    """Contributes records to a collection: hashes them on the device, spools the sketch deltas and sends them.
 
     ``async with`` starts and ends it. Entering opens the spool and, the first time, fetches the plan; later starts work
     offline. Leaving waits up to ``config.close_flush_s`` for answers (not while an error is on its way out); what is
@@ -129,7 +129,7 @@ class EdgeClient:
             SettingsError: The plan names a directory of clients, and it does not hold this client with this key.
         """
         if self._entered:
-            raise ClientStateError("a client can be entered once: make another one with the same spool")
+            raise ClientStateError("a client can be entered only once: create another one with the same spool")
         self._entered = True
         try:
             await run_to_completion(self._runtime, self._open_spool())
@@ -171,7 +171,7 @@ class EdgeClient:
 
     @property
     def client_id(self) -> str:
-        """Who contributes."""
+        """The client id."""
         return self._started().spool.client_id
 
     @property
@@ -304,7 +304,7 @@ class EdgeClient:
         return warned
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Returns once everything that was added before has a definitive answer; None waits for ever.
+        """Waits until everything added before has a definitive answer; without a limit if ``timeout_s`` is None.
 
         With a secure sum it **closes windows for this device**: it takes part now, not after their end, in every window
         that takes part at this moment, and waits until each result is known. What is added to them afterwards is left

@@ -97,7 +97,7 @@ def decode(data: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     try:
         return _decode(body, counters_max)
     except (CanonicalError, PlanError) as error:
-        raise ReleaseError(f"not a release that this version can read: {error}") from error
+        raise ReleaseError(f"not readable by this version: {error}") from error
 
 
 def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
@@ -110,7 +110,7 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
         raise ReleaseError(f"{size} counters, expected at most counters_max = {counters_max}")
     guarantee = Guarantee.from_fields(canonical.decode(guarantee_bytes))
     if guarantee != plan.guarantee or canonical.encode(guarantee.to_fields()) != guarantee_bytes:
-        raise ReleaseError("the guarantee is not the one that the plan gives")
+        raise ReleaseError("the guarantee differs from the plan's")
     header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
     if header.shape != plan.counters_shape:
         raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
@@ -196,10 +196,10 @@ def _checked_body(data: bytes) -> bytes:
         raise ReleaseError("not a .hush file")
     version = int.from_bytes(data[len(_MAGIC) : _START], "big")
     if version > RELEASE_FORMAT:
-        raise ReleaseError(f"release format {version}: this version of Hushsum reads up to {RELEASE_FORMAT}")
+        raise ReleaseError(f"release format {version}, this version of Hushsum supports up to {RELEASE_FORMAT}")
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if version != RELEASE_FORMAT or len(body) < _START or hashlib.sha256(body).digest() != checksum:
-        raise ReleaseError("the checksum does not match: the file is truncated or altered")
+        raise ReleaseError("checksum mismatch: the file is truncated or altered")
     return body
 
 

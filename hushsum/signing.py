@@ -59,7 +59,7 @@ class VerifyKey:
         if len(raw) != KEY_BYTES:
             raise DirectoryError(f"expected an Ed25519 public key of {KEY_BYTES} bytes, got {len(raw)}")
         if not _is_sound(raw):
-            raise DirectoryError("expected an Ed25519 public key, got bytes that are no point of its main group")
+            raise DirectoryError("expected an Ed25519 public key, got an invalid point")
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         self.raw = raw
@@ -194,7 +194,7 @@ class SigningKey:
                 opened.flush()
                 os.fsync(file)
         except FileExistsError as error:
-            raise KeyFileError(f"{path}: is there already; a key is never overwritten") from error
+            raise KeyFileError(f"{path} already exists: keys are not overwritten") from error
         except OSError as error:
             raise KeyFileError(f"{path}: {error.strerror}") from error
 
@@ -290,7 +290,7 @@ class Directory:
             assert id == key.id
             if key.public_key in seen:
                 raise DirectoryError(
-                    f"keys.{id}.public_key: the same as of keys.{seen[key.public_key]}, expected a key of its own"
+                    f"keys.{id}.public_key: the same as keys.{seen[key.public_key]}, expected a unique key"
                 )
             seen[key.public_key] = id
 
@@ -304,10 +304,10 @@ class Directory:
         try:
             tables = tables_of(text)
         except ValueError as error:
-            raise DirectoryError(f"no TOML: {shown(error)}") from error
+            raise DirectoryError(f"invalid TOML: {shown(error)}") from error
         unknown = sorted(tables.keys() - {"keys"})
         if unknown:
-            raise DirectoryError(f"{shown(unknown[0])}: unknown, expected [keys.NAME] alone")
+            raise DirectoryError(f"{shown(unknown[0])}: unknown key, expected tables [keys.NAME]")
         keys = tables.get("keys", {})
         if not isinstance(keys, dict):
             raise DirectoryError(f"keys: got {shown(keys)}, expected tables [keys.NAME]")
@@ -325,12 +325,12 @@ class Directory:
         try:
             fields = decode(data)
         except CanonicalError as error:
-            raise DirectoryError(f"got {shown(data)}, expected the canonical bytes of a directory ({error})") from error
+            raise DirectoryError(f"got {shown(data)}, expected a key registry ({error})") from error
         if not isinstance(fields, dict):
-            raise DirectoryError(f"got {shown(fields)}, expected keys by their names")
+            raise DirectoryError(f"got {shown(fields)}, expected a table of keys by name")
         directory = cls({id: _key(id, table) for id, table in fields.items()})
         if directory.to_bytes() != data:
-            raise DirectoryError("a public key in another form, expected 64 lowercase hexadecimal digits")
+            raise DirectoryError("public key: expected 64 lower-case hexadecimal digits")
         return directory
 
     def to_bytes(self) -> bytes:
@@ -365,9 +365,11 @@ class Directory:
         """
         key = self.find(public_key)
         if key is None:
-            raise DirectoryError(f"the {role} key {public_key.hex} is not in the directory, expected it as [keys.NAME]")
+            raise DirectoryError(
+                f"the {role} key {public_key.hex} is not in the key registry, expected it as [keys.NAME]"
+            )
         if key.role is not role:
-            raise DirectoryError(f"keys.{key.id}: is a {key.role} key, and is used here as a {role} key")
+            raise DirectoryError(f"keys.{key.id}: is a {key.role} key, expected a {role} key")
         return key
 
 
@@ -394,7 +396,7 @@ def toml_of(key: DirectoryKey) -> str:
 
 def _check_id(id: str) -> None:
     if not is_key_id(id):
-        raise DirectoryError(f"keys.{shown(id)}: not a name of a key, expected {KEY_ID_FORM}")
+        raise DirectoryError(f"keys.{shown(id)}: not a valid key name, expected {KEY_ID_FORM}")
 
 
 def _key(id: str, table: object) -> DirectoryKey:
@@ -403,7 +405,7 @@ def _key(id: str, table: object) -> DirectoryKey:
         raise DirectoryError(f"keys.{id}: got {shown(table)}, expected a table with role and public_key")
     unknown = sorted(table.keys() - {"role", "public_key"})
     if unknown:
-        raise DirectoryError(f"keys.{id}.{shown(unknown[0])}: unknown, expected role and public_key alone")
+        raise DirectoryError(f"keys.{id}.{shown(unknown[0])}: unknown key, expected role and public_key")
     roles = " or ".join(repr(role.value) for role in Role)
     role, public_key = table.get("role"), table.get("public_key")
     if not isinstance(role, str) or role not in set(Role):

@@ -35,7 +35,7 @@ def decompress(frame: bytes, size: int) -> bytes:
         decompressor = zstd.ZstdDecompressor(options={_WINDOW_LOG_MAX: _WINDOW_LOG_MAX.bounds()[1]})
         data = decompressor.decompress(frame, max_length=size + 1)  # one more shows a frame that holds more
     except zstd.ZstdError as error:
-        raise ReleaseError(f"not a release that this version can read: {error}") from error
+        raise ReleaseError(f"not readable by this version: {error}") from error
     if len(data) != size or not decompressor.eof or decompressor.unused_data:
         raise ReleaseError(f"counters that do not unpack to {size} bytes")
     return data

@@ -172,7 +172,7 @@ class Probes:
 
 
 def _silent() -> RefusedError:
-    return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing was asked in {GRACE_S:g} s"))
+    return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"no request received within {GRACE_S:g} s"))
 
 
 def _bytes_of(message: Any) -> bytes:
@@ -345,7 +345,7 @@ async def _addresses_of(listen: str) -> int:
     try:
         return len(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"listen: the host of {listen} cannot be found: is its name right?") from error
+        raise ConfigError(f"listen: the host of {listen} cannot be resolved") from error
 
 
 def _received_bytes_max(plan: Plan) -> int:
@@ -373,7 +373,7 @@ def add_port(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCrede
             return server.add_insecure_port(listen)
         return server.add_secure_port(listen, credentials)
     except RuntimeError as error:
-        raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+        raise ConfigError(f"listen: cannot listen on {listen}: is the port in use?") from error
 
 
 def _options(received_bytes_max: int) -> list[tuple[str, int]]:

@@ -66,9 +66,9 @@ def _randomiser(reports: Reports, claim: Claim) -> Mechanism:
     ratio = ratio_within(each) if each <= REPORT_EPSILON_MAX else None
     if ratio is None:
         of = f" of one report (epsilon / records_per_client, here {numeral(each, up=False)})" if m > 1 else ""
-        bounds = f"at most {REPORT_EPSILON_MAX}{of}: beyond it a report is hardly ever random"
+        bounds = f"at most {REPORT_EPSILON_MAX}{of}: reports above it are hardly randomised"
         if each < 1:
-            bounds = f"at least 0.00001{of}: below it a report tells nothing at 6 significant digits"
+            bounds = f"at least 0.00001{of}: smaller values vanish at 6 significant digits"
         raise PlanError("privacy.epsilon", real_text(claim.epsilon), bounds)
     try:
         field = None
@@ -135,7 +135,7 @@ def _accounting() -> ModuleType:
         import dp_accounting.rdp
     except ImportError as error:
         expected = (
-            "the mechanism that `hushsum plan make` writes, for delta is above 0; to calibrate one here: "
+            "a compiled plan (`hushsum plan make`), because δ > 0; to calibrate the noise here: "
             "pip install 'hushsum[analyst]'"
         )
         raise PlanError("privacy.mechanism", Missing.MISSING, expected) from error
@@ -147,7 +147,7 @@ def _held(name: str, scale: Fraction, claim: Claim, key: str = "epsilon") -> Fra
     if scale_fits(name, scale):
         return scale
     expected = (
-        f"a guarantee whose noise a counter can hold: this one needs {name} of scale {_short(scale)}, which is drawn "
+        f"noise that fits a counter: this guarantee needs {name} of scale {_short(scale)}, supported "
         f"{scales_text(name)}"
     )
     came = claim.epsilon if key == "epsilon" else claim.clients_share

@@ -148,7 +148,7 @@ class TopicWriter:
             raise translated_error("appending", failed[0]) from failed[0]
         offsets = [delivery.result().offset for delivery in deliveries]
         if min(offsets) <= _UNKNOWN_OFFSET:  # the broker has them, but not their offsets
-            raise LogUnavailableError("kafka, appending: where the messages stand is not known")
+            raise LogUnavailableError("kafka: the offsets of the appended messages are unknown")
         return offsets
 
     async def _confirm(self, producer: AIOKafkaProducer, partition: int) -> None:
@@ -247,7 +247,7 @@ class KafkaLog:
         topic, marks = entries_topic(settings, plan, partitions), marks or {}
         passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
         folded = sum(passed.values())
-        gone = f"the topic {topic.name} is gone, although {folded} of its messages were folded: restore it"
+        gone = f"topic {topic.name} is missing, although {folded} of its messages were folded: restore it"
         prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else absent)
 
         async def ask() -> dict[int, int]:
