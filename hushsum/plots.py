@@ -143,7 +143,7 @@ def _draw_planes(
 ) -> None:
     points = _plane(release.plan, view)
     answer = release.density(points)
-    label = f"density (mean {_kernel(release.plan)} kernel), square-root colour scale"
+    label = f"density: mean kernel ({_kernel(release.plan)})\nsquare-root colour scale"
     held = _held_text(release.plan, view, without=view.columns)
     where = f"  ({held})" if held else ""
     if exact is None:
@@ -153,7 +153,7 @@ def _draw_planes(
         low, high = answer.interval(_CONFIDENCE)
         margin = (high - low) / 2
         doubt = _heat_map(axes[1], margin, release.plan, view, "half width of the 95 % interval" + where)
-        figure.colorbar(doubt, ax=axes[1], label="density, linear colour scale")
+        figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
         return
     truth = exact(points)
     scale = _scale(min(truth.min(), answer.value.min()), max(truth.max(), answer.value.max()))
@@ -264,7 +264,7 @@ def _held_text(plan: Plan, view: View, *, without: Sequence[int]) -> str:
 def _kernel(plan: Plan) -> str:
     fields = plan.family.to_fields()
     name = fields.get("kernel", plan.family.name)
-    return f"{name}, bandwidth {fields['bandwidth']}," if "bandwidth" in fields else str(name)
+    return f"{name}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(name)
 
 
 def _promise(release: Release) -> str:

@@ -85,6 +85,12 @@ def test_the_exact_density_is_asked_at_as_many_points_as_is_said(release: hs.Rel
     assert sum(asked) == plots.points_drawn(view)
 
 
+def test_a_colour_scale_says_whether_it_is_linear(release: hs.Release) -> None:
+    labels = {axis.get_ylabel() for axis in plots.density_figure(release).axes}
+    assert any(label.endswith("\nsquare-root colour scale") for label in labels)
+    assert "density\nlinear colour scale" in labels
+
+
 def test_a_plan_of_one_column_has_a_line_alone(tmp_path: Path) -> None:
     sketch = hs.Sketch(small_plan(record={"dim": 1, "lower": [0], "upper": [10]}))
     sketch.add(np.full((100, 1), 4.0))
