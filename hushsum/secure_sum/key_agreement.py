@@ -205,7 +205,7 @@ def unseal(key: bytes, sealed: bytes, associated: bytes = b"") -> bytes:
     try:
         return AESGCM(key).decrypt(bytes(12), sealed, associated)
     except (InvalidTag, ValueError) as error:
-        raise SecureSumError("sealed shares were altered, cut, or meant for somebody else") from error
+        raise SecureSumError("sealed shares were altered, truncated, or addressed to another client") from error
 
 
 def framed(label: bytes, *parts: bytes) -> bytes:

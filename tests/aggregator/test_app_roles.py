@@ -131,7 +131,7 @@ async def test_with_a_directory_what_gateway_and_releaser_write_is_signed_and_co
     ("role", "mode", "message"),
     (
         (Role.GATEWAY, 0o640, "gateway_key: .*chmod 600"),
-        (Role.RELEASER, 0o600, "releaser key .*not in the directory"),
+        (Role.RELEASER, 0o600, "releaser key .*not in the key registry"),
     ),
 )
 async def test_a_key_that_others_may_read_or_that_the_directory_does_not_hold_is_refused_at_the_start(

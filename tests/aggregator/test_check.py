@@ -65,7 +65,7 @@ async def test_a_folder_in_use_stays_as_it_is(tmp_path: Path) -> None:
 async def test_a_folder_of_something_else_and_a_damaged_store_are_told(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN)
     (tmp_path / "data").write_text("a file")
-    assert "cannot be used as a folder" in (await checked(config))["data"]
+    assert "cannot be used as the data directory" in (await checked(config))["data"]
     (tmp_path / "data").unlink()
     (tmp_path / "data").mkdir(mode=0o700)
     for name in ("store.db", "log.db", "receipts.jsonl"):
@@ -76,7 +76,7 @@ async def test_a_folder_of_something_else_and_a_damaged_store_are_told(tmp_path:
 async def test_another_number_of_partitions_is_told(tmp_path: Path) -> None:
     async with service_of(config_of(tmp_path, PLAN)):
         pass
-    assert "has 1 partitions, not 4" in (await checked(config_of(tmp_path, PLAN, partitions=4)))["plan"]
+    assert "has 1 partitions, got 4" in (await checked(config_of(tmp_path, PLAN, partitions=4)))["plan"]
 
 
 async def test_a_port_in_use_is_told_and_a_free_one_is_free_again(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_a_cluster_is_tried_and_nothing_is_created(
     async with service_of(config, SystemRuntime()):  # type: ignore[arg-type]  # the real clock, as leases need it
         assert failures_of(await checked(config)) == {}
     failed = failures_of(await checked(config.model_copy(update={"partitions": 2})))
-    assert "has 1 partitions, not 2" in failed["plan"]
+    assert "has 1 partitions, got 2" in failed["plan"]
     assert failed["log"] == NOT_TRIED
 
 

@@ -171,9 +171,9 @@ def test_a_process_without_a_key_signs_nothing() -> None:
 
 
 def test_a_key_that_the_directory_has_for_something_else_is_refused_at_the_start() -> None:
-    with pytest.raises(DirectoryError, match=r"keys\.releaser: is a releaser key, and is used here as a gateway key"):
+    with pytest.raises(DirectoryError, match=r"keys\.releaser: is a releaser key, expected a gateway key"):
         SignedMessages(PLAN_ID, DIRECTORY, gateway=KEYS[Role.RELEASER])
-    with pytest.raises(DirectoryError, match=r"keys\.producer: is a producer key, and is used here as a releaser key"):
+    with pytest.raises(DirectoryError, match=r"keys\.producer: is a producer key, expected a releaser key"):
         SignedMessages(PLAN_ID, DIRECTORY, releaser=KEYS[Role.PRODUCER])
-    with pytest.raises(DirectoryError, match="is not in the directory"):
+    with pytest.raises(DirectoryError, match="is not in the key registry"):
         SignedMessages(PLAN_ID, DIRECTORY, gateway=STRANGER)

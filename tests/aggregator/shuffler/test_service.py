@@ -175,7 +175,7 @@ async def test_what_was_acknowledged_outlasts_a_stop(tmp_path: Path) -> None:
     ("mistake", "said"),
     [
         ("open key", r"^shuffler_key: .*chmod 600"),
-        ("unlisted key", r"^shufflers: .*is not in the directory"),
+        ("unlisted key", r"^shufflers: .*is not in the key registry"),
         ("other role", r"^shufflers: .*is a gateway key"),
         ("nobody upstream", r"^upstream 127\.0\.0\.1:1: .*first start"),
         ("a plan.toml", r"^plan: .*plan\.json"),
