@@ -154,7 +154,7 @@ class EdgeClient:
 
     @property
     def client_id(self) -> str:
-        """Who contributes."""
+        """The client id."""
         return self._client.client_id
 
     @property

@@ -110,7 +110,7 @@ class NotCountedError(EdgeError):
         self.late, self.unknown = late, unknown
         self.refused, self.details = dict(refused or {}), dict(details or {})
         self.windows = dict(windows or {})
-        parts = [f"{_deltas(late)} came after their window was sealed (late)"] if late else []
+        parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
         parts += [f"{_deltas(unknown)} of a window that is over and forgotten (unknown)"] if unknown else []
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")

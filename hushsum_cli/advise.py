@@ -37,12 +37,14 @@ _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinate
 )
 @click.argument("plan_file", type=_FILE)
 @click.option(
-    "--records", type=ExactNumber(), help="Records expected in a window; with classes, of one.  [default: a range]"
+    "--records",
+    type=ExactNumber(),
+    help="Expected number of records per window (per class, if the plan has classes).  [default: a range]",
 )
 @click.option(
     "--density",
     type=ExactNumber(),
-    help="Mean kernel at a typical query: its answer over --records.  [default: a range]",
+    help="Expected mean kernel at a typical query, above 0 and below 1.  [default: a range]",
 )
 @click.option(
     "--clients",

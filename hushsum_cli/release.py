@@ -145,7 +145,7 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The .hush file to write."
 )
 @click.option("--columns", help="The columns to take: names with commas, or PLAN=FILE pairs.")
-@click.option("--by-position", is_flag=True, help="Take the columns in their order, whatever they are called.")
+@click.option("--by-position", is_flag=True, help="Match columns by position and ignore their names.")
 @click.option("--label-column", metavar="NAME", help="For a plan with classes: the column of the labels.")
 @click.option("--client-column", metavar="NAME", help="For a plan of unit client: the column of client ids.")
 @as_json_option

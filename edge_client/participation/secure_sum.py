@@ -117,8 +117,8 @@ async def identity_of(context: ClientContext, submissions: SecureSubmissions) ->
         if data is None or not is_kept:
             data = await context.retry.fetch(
                 lambda: context.rounds.fetch_directory(plan.id),
-                refused="the service gives this client no directory",
-                missing="no service gave the plan's directory of clients within {}",
+                refused="the service sent no key registry",
+                missing="no service sent the plan's key registry of clients within {}",
             )
         directory = await blocking(_read, data, digest)
     except DirectoryError as error:
@@ -308,7 +308,7 @@ class SecureMode(WindowMode):
         if await self.runtime.blocking(self.submissions.is_spent, window):
             await self._on_spent(window, participant.spent, ended)
         elif ended.again:
-            _LOG.info("%s: window %d is tried again: %s", self._transport, window, ended.why)
+            _LOG.info("%s: window %d: retrying: %s", self._transport, window, ended.why)
             self.driver.last_error = ended.why
             self._schedule.failed(window, self.runtime.now_ms(), ended.least_ms)
         else:
