@@ -88,7 +88,7 @@ class FlushTimeoutError(UnreachableError, TimeoutError):
 
 
 class NotCountedError(EdgeError):
-    """Something that this client sent is counted nowhere, and sending it again cannot help.
+    """Something that this client sent is not counted; do not send it again.
 
     Attributes:
         late: Deltas that came after their window was sealed.
@@ -111,11 +111,11 @@ class NotCountedError(EdgeError):
         self.refused, self.details = dict(refused or {}), dict(details or {})
         self.windows = dict(windows or {})
         parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
-        parts += [f"{_deltas(unknown)} of a window that is over and forgotten (unknown)"] if unknown else []
+        parts += [f"{_deltas(unknown)} of an ended window whose data is erased (unknown)"] if unknown else []
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
         parts += [f"window {window}: {why}" for window, why in self.windows.items()]
-        super().__init__(f"counted nowhere: {'; '.join(parts)}")
+        super().__init__(f"not counted: {'; '.join(parts)}")
 
 
 def _deltas(count: int) -> str:

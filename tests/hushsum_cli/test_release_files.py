@@ -40,7 +40,7 @@ def test_query_takes_columns_by_position_only_if_asked_to(hushsum: Hushsum, rele
     points.write_text("y,x\n3,7\n9,1\n")
     unasked = hushsum("query", str(nameless), "--queries", str(points))
     assert (unasked.status, unasked.err.count("\n")) == (1, 1)
-    assert "the plan does not name its 2 columns" in unasked.err
+    assert "the plan has no names for its 2 columns" in unasked.err
     for file, options, expected in (
         (nameless, ("--by-position",), [[3.0, 7.0], [9.0, 1.0]]),
         (release_file, ("--by-position",), [[3.0, 7.0], [9.0, 1.0]]),

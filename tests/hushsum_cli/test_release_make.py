@@ -104,7 +104,7 @@ def test_labels_and_clients_are_columns(hushsum: Hushsum) -> None:
     Path("today.hush").unlink()
     ended = hushsum(*make, "--by-position", "--client-column", "kind")
     assert (ended.status, spent()) == (1, 1)
-    assert "would contribute 3 records" in ended.err
+    assert "would have 3 records" in ended.err
     assert "has no use for it" in hushsum(*make, "--client-column", "kind", "--label-column", "kind").err
 
 

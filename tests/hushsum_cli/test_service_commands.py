@@ -72,7 +72,7 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
         assert sealed_early(hushsum, address) == window
         late = hushsum("send", *asked)  # 3 deltas of a sealed window
         assert (late.status, late.out) == (1, "2,499 records, 1 left out in 3 deltas: 3 late\n")
-        assert "counted nowhere: 3 deltas arrived after their window was sealed (late)" in late.err
+        assert "not counted: 3 deltas arrived after their window was sealed (late)" in late.err
         released = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
         assert (released["epsilon_spent"], released["epsilon_left"]) == ("1", "99")
         assert f"window {window}" in hushsum("admin", "status", "--at", address).out

@@ -315,7 +315,7 @@ async def test_a_device_with_a_new_spool_at_each_start_tells_its_user(tmp_path: 
                     await client.flush()
                     continue
                 with pytest.raises(
-                    NotCountedError, match=r"has used 3 streams in this window.* keep one spool"
+                    NotCountedError, match=r"has used 3 streams in this window.* reuse the spool"
                 ) as caught:
                     await client.flush()
                 assert caught.value.refused == {"too_many_streams": 1}
