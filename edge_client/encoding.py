@@ -7,6 +7,7 @@ own, drawn at random: it carries neither the spool's stream nor any other batch'
 import operator
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import datetime
@@ -214,6 +215,8 @@ def _several(plan: Plan, records: Any) -> Any:
     """Several records, where it was one; the family says what is wrong with them."""
     if isinstance(plan.record, SetRecords):
         one = isinstance(records, np.ndarray) and records.ndim == 1 and records.dtype != np.object_
+        one = one or isinstance(records, AbstractSet)
+        one = one or (isinstance(records, list | tuple) and len(records) > 0 and all(type(it) is str for it in records))
         return [records] if one else records
     records = vectors.typed(records)
     rows = vectors.rows_of(records)

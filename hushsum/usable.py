@@ -21,6 +21,7 @@ from hushsum.plan import Plan
 Int64 = npt.NDArray[np.int64]
 _SIDE_BY_SIDE: Final = 128  # records
 _LABELS_SHOWN: Final = 3
+_LINES_SHOWN: Final = 3
 _LABEL_SHOWN: Final = 40  # characters
 
 
@@ -35,7 +36,7 @@ class RecordProblems:
         labels: Some of the labels that the plan does not have.
         clipped: How many of the usable ones lie outside the plan's bounds, and are moved to them.
         columns: How many of these lie outside in each column, by its name; columns without any are left out.
-        lines: Of records of a file: some of the unreadable ones, each with its line and what is wrong with it.
+        lines: Some of the unreadable ones, each with its line in a file or its number from 0, and why.
     """
 
     records: int
@@ -56,7 +57,7 @@ class RecordProblems:
             tuple(dict.fromkeys((*self.labels, *other.labels)))[:_LABELS_SHOWN],
             self.clipped + other.clipped,
             tuple(columns.items()),
-            (*self.lines, *other.lines)[:_LABELS_SHOWN],
+            (*self.lines, *other.lines)[:_LINES_SHOWN],
         )
 
     @property
@@ -153,8 +154,22 @@ def read(plan: Plan, records: Any, labels: object = None, lines: tuple[str, ...]
     if vectors is not None:
         some = np.asarray(records)
         clipped, columns = _clipped(plan, vectors, some[classes >= 0] if unreadable or unlabelled else some)
+    if unreadable and not lines:
+        lines = tuple(_unreadable(plan, records, kept))
     problems = RecordProblems(len(kept), unreadable, unlabelled, labels_shown, clipped, columns, lines)
     return UsableRecords(accepted, classes, problems)
+
+
+def _unreadable(plan: Plan, records: Any, kept: npt.NDArray[np.bool_]) -> Iterator[str]:
+    """Some of the records that cannot be read, by their numbers, with the columns that are no finite numbers."""
+    for number in np.flatnonzero(~kept)[:_LINES_SHOWN].tolist():
+        row = records[number] if isinstance(records, np.ndarray) and records.dtype.kind == "f" else ()
+        names = plan.collection.names or [f"x{place}" for place in range(len(row))]
+        odd = [f"{name} is {value:g}" for name, value in zip(names, row, strict=False) if not np.isfinite(value)]
+        some = (
+            f" ({', '.join(odd[:_LINES_SHOWN])})" if 0 < len(odd) < len(row) else ""
+        )  # else no one column is to blame
+        yield f"record {number}{some}"
 
 
 _box = lru_cache(maxsize=8)(Box.of)

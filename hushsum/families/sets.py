@@ -1,5 +1,6 @@
 """Set records: sets of ids from a public universe, many of them in two arrays."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -16,6 +17,22 @@ UInt32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
 _UNUSABLE: Final = np.empty(0, np.int64)
 _OUTSIDE: Final = np.int64(-1)  # of every universe
+
+
+def set_id(text: str, universe: int) -> int:
+    """The id of a string: the first 8 bytes of SHA-256 of its UTF-8 form, big-endian, modulo the universe's size.
+
+    **Frozen**: every device and every version gives a string the same id. Of k different strings about k²/2 pairs share
+    an id with probability 1/universe each; those strings are one to the sketch.
+
+    Args:
+        text: Any string that UTF-8 can write.
+        universe: Of the plan (``record.universe``), 1 to 2³².
+
+    Raises:
+        UnicodeEncodeError: The string has a lone surrogate.
+    """
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") % universe
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +90,9 @@ class Universe:
     def accept(self, records: Any) -> tuple[Sets, Bools]:
         """Usable sets, and the mask (n,) of those that were kept.
 
-        The ids of a set may be in any order, and one that stands twice is in it once. A set that is empty, has an id
-        outside the universe, or is no set of integers, is dropped alone, and so is a row of a CSR matrix that stores a
+        The ids of a set may be in any order, and one that stands twice is in it once. Strings become ids by
+        :func:`set_id`. A set that is empty, has an id outside the universe, or is neither of integers nor of strings,
+        is dropped alone, and so is a row of a CSR matrix that stores a
         zero: nobody can tell whether its id is meant. The ids of a CSR matrix with 32-bit indices are not copied where
         they are sorted and all sets are kept.
 
@@ -139,7 +157,7 @@ class Universe:
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
             came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
             raise RecordError(f"{what}: got {came}, expected a list of sets or integer arrays, or a scipy CSR matrix")
-        found = [_ids(item) for item in sets]
+        found = [_ids(item, self.size) for item in sets]
         refused = [(number, why) for number, why in enumerate(found) if isinstance(why, str)]
         if refused and what == "queries":
             raise RecordError(f"{what}: number {refused[0][0]}: {refused[0][1]}")
@@ -166,18 +184,22 @@ class Universe:
         return starts, ids
 
 
-def _ids(item: Any) -> Int64 | str:
+def _ids(item: Any, universe: int) -> Int64 | str:
     """The ids of one set, or what is wrong with it: then it is dropped alone, like an empty set."""
     try:
         if isinstance(item, np.ma.MaskedArray):
             return "got a masked array; fill or drop masked values first"
-        array = np.asarray(list(item) if isinstance(item, AbstractSet) else item)
+        items = list(item) if isinstance(item, AbstractSet) else item
+        texts = items.tolist() if isinstance(items, np.ndarray) and items.dtype.kind in "UO" else items
+        if isinstance(texts, list | tuple) and texts and all(isinstance(each, str) for each in texts):
+            items = [set_id(each, universe) for each in texts]
+        array = np.asarray(items)
     except Exception as error:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
         return f"not an array: {error}"
     if array.size == 0 and array.ndim == 1:
         return _UNUSABLE
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        return f"got {array.dtype} of shape {array.shape}, expected one axis of integers"
+        return f"got {array.dtype} of shape {array.shape}, expected one axis of integers or of strings"
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(2**63 - 1))  # outside every universe, like what it was
     return array.astype(np.int64, copy=False)

@@ -24,7 +24,7 @@ from hushsum import Sketch
 from hushsum.errors import Reason
 from hushsum_proto.answers import ServiceReason
 from tests.edge_client.clocks import until
-from tests.plans import classed_plan, small_plan
+from tests.plans import classed_plan, set_plan, small_plan
 
 PLAN = small_plan()
 QUICK = Config(backoff_first_s=0.001, backoff_longest_s=0.01, close_flush_s=0.0)
@@ -50,13 +50,14 @@ async def test_a_service_in_memory_counts_each_record_once(service: MemoryServic
     records = np.random.default_rng(0).uniform(0, 10, (50, 2))
     expected = Sketch(PLAN)
     expected.add(records)
+    began = PLAN.window.index_at(service.now_ms())
     async with EdgeClient(service, spool=tmp_path / "spool.db") as client:
         await client.add(records)
         await client.flush(30)
         status = client.status()
     assert service.records == status.records == 50
     assert np.array_equal(service.sketch().counters, expected.counters)
-    assert service.windows == {PLAN.window.index_at(service.now_ms())}
+    assert service.windows <= {began, PLAN.window.index_at(service.now_ms())}
     assert (status.queued, status.connected, status.last_error, status.next_attempt_ms) == (0, True, None, None)
 
 
@@ -242,9 +243,10 @@ async def test_plans_of_reports_and_silos_are_served_too(tmp_path: Path) -> None
     async with EdgeClient(silo, spool=tmp_path / "silo.db", policy=EVERYTHING) as client:
         await client.add([[1.0, 2.0], [3.0, 4.0]])
         await client.flush(30)
-        assert client.status().submissions_counted == 1
+        status = client.status()
+        # Two windows may be open, in the lateness of the first.
+        assert status.submissions_counted == status.submissions_spent == len(silo.windows) >= 1
     assert report.records == 2
-    assert len(silo.windows) == 1
 
 
 async def test_many_clients_of_one_process_share_a_service(service: MemoryService, tmp_path: Path) -> None:
@@ -258,3 +260,16 @@ async def test_many_clients_of_one_process_share_a_service(service: MemoryServic
     await asyncio.gather(*map(contribute, range(30)))
     runtime.close()
     assert service.records == 30
+
+
+async def test_strings_are_a_set_alone_or_in_a_list_of_sets(tmp_path: Path) -> None:
+    plan = set_plan()
+    expected = Sketch(plan)
+    expected.add([["cough", "fever"], ["cough"], ["fever"]])
+    service = MemoryService(plan)
+    async with EdgeClient(service, spool=tmp_path / "spool.db") as client:
+        await client.add({"cough", "fever"})
+        await client.add(["cough"])
+        await client.add([["fever"]])
+        await client.flush(30)
+    assert np.array_equal(service.sketch().counters, expected.counters)
