@@ -15,7 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -25,7 +25,7 @@ from edge_client.config import Config
 from edge_client.errors import ClientStateError
 from edge_client.policy import Policy
 from edge_client.runtime import SystemRuntime
-from edge_client.status import OnEvent, Status
+from edge_client.status import Event, OnEvent, Status
 from hushsum.plan import Plan
 from hushsum.signing import SigningKey
 from hushsum.tables import Columns
@@ -44,27 +44,70 @@ class _LoopThread:
         self.runtime: Final = SystemRuntime()
         self.clients = 0
         self._loop: Final = asyncio.new_event_loop()
+        self._calls: dict[Future[Any], asyncio.Task[Any]] = {}
+        self._submitting = threading.RLock()  # a signal's handler may call while its thread holds it
+        self._stopping = False
         # A process that ends without closing its clients is not held up: what was added is safe in their spools.
         self._thread: Final = threading.Thread(target=self._loop.run_forever, name="hushsum-edge", daemon=True)
         self._thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread itself, which cannot wait for what it does."""
+        return threading.current_thread() is self._thread
+
     def run(self, work: Coroutine[object, object, T]) -> T:
-        """Runs work on the loop and waits for it; an interrupt of the wait cancels it."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise ClientStateError("on_event must not call its client: the client would wait for itself")
-        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Runs work on the loop and waits for it; an interrupt of the wait cancels it, and waits for its end.
+
+        Raises:
+            ClientStateError: The last client was closed meanwhile.
+        """
+        result: Future[T] = Future()
+        with self._submitting:
+            if self._stopping:
+                work.close()
+                raise _closed_error()
+            self._loop.call_soon_threadsafe(self._begin, work, result)
         try:
-            return future.result()
+            return result.result()
         finally:
-            future.cancel()  # of no effect once it is done
+            if not result.done():
+                self._loop.call_soon_threadsafe(self._cancel, result)
+                wait([result])  # it leaves everything in order first
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the calls that are under way, each when it has left everything in order, and then the thread."""
+        with self._submitting:
+            self._stopping = True
+            ending = asyncio.run_coroutine_threadsafe(self._end_calls(), self._loop)
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         self.runtime.close()
+
+    def _begin(self, work: Coroutine[object, object, T], result: "Future[T]") -> None:
+        task: asyncio.Task[Any] = self.runtime.spawn(work, "hushsum-edge-call")  # type: ignore[arg-type]  # with a result
+        self._calls[result] = task
+        task.add_done_callback(lambda _: self._ended(task, result))
+
+    def _ended(self, task: "asyncio.Task[T]", result: "Future[T]") -> None:
+        del self._calls[result]
+        error = _closed_error() if task.cancelled() else task.exception()
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(task.result())
+
+    def _cancel(self, result: "Future[Any]") -> None:
+        if result in self._calls:  # else it has just ended
+            self._calls[result].cancel()
+
+    async def _end_calls(self) -> None:
+        while self._calls:
+            for call in self._calls.values():
+                call.cancel()
+            await asyncio.wait(self._calls.values())
 
 
 class _Shared:
@@ -75,7 +118,7 @@ class _Shared:
 
     def reset(self) -> None:
         """In a process that was forked, where the thread is not."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: _LoopThread | None = None
 
     def acquire(self) -> _LoopThread:
@@ -122,8 +165,9 @@ class EdgeClient:
         on_event: OnEvent | None = None,
     ) -> None:
         self._process = os.getpid()
-        self._closing = threading.Lock()
-        self._closed = False
+        self._closing = threading.RLock()
+        self._closer: int | None = None  # the thread that closes or has closed it
+        self._ended = threading.Event()
         self._thread = _SHARED.acquire()
         try:
             self._client = client.EdgeClient(
@@ -135,11 +179,10 @@ class EdgeClient:
                 runtime=self._thread.runtime,
                 key=key,
                 credentials=credentials,
-                on_event=on_event,
+                on_event=_guarded(on_event),
             )
             self._thread.run(self._client.__aenter__())
         except BaseException:
-            self._closed = True
             _SHARED.release(self._thread)
             raise
 
@@ -185,12 +228,14 @@ class EdgeClient:
 
     def status(self, *, since_start: bool = False) -> Status:
         """What became of everything that was added (:meth:`edge_client.EdgeClient.status`)."""
-        if self._closed:
+        if self._ended.is_set():
             return self._client.status(since_start=since_start)
         return self._run(self._status(since_start=since_start))
 
     def close(self) -> None:
         """Ends the client; waits up to ``config.close_flush_s`` for answers. A second call does nothing.
+
+        A call that is under way in another thread ends with :class:`ClientStateError`, or with its result.
 
         Raises:
             EdgeError: What had stopped the client, unless that was raised before.
@@ -198,16 +243,20 @@ class EdgeClient:
         self._close(wait=True)
 
     def _close(self, *, wait: bool) -> None:
+        self._check_caller()
         with self._closing:
-            if self._closed:
-                return
-            ending = self._client.end(wait=wait)
+            first, self._closer = self._closer is None, self._closer or threading.get_ident()
+        if not first:
+            if self._closer != threading.get_ident():  # else this interrupts that call: a signal's handler
+                self._ended.wait()
+            return
+        try:
+            warned = self._thread.run(self._client.end(wait=wait))
+        finally:
             try:
-                warned = self._run(ending)
+                _SHARED.release(self._thread)
             finally:
-                self._closed = True
-                if os.getpid() == self._process:
-                    _SHARED.release(self._thread)
+                self._ended.set()
         for warning in warned:
             warnings.warn(warning, stacklevel=3)
 
@@ -215,10 +264,37 @@ class EdgeClient:
         return self._client.status(since_start=since_start)
 
     def _run(self, work: Coroutine[object, object, T]) -> T:
-        if os.getpid() != self._process:
+        try:
+            self._check_caller()
+            if self._closer is not None:
+                raise _closed_error()
+        except ClientStateError:
             work.close()
-            raise ClientStateError("this client was made before a fork: make one in each process, with its own spool")
-        if self._closed:
-            work.close()
-            raise ClientStateError("this client is closed")
+            raise
         return self._thread.run(work)
+
+    def _check_caller(self) -> None:
+        if os.getpid() != self._process:
+            raise ClientStateError("this client was made before a fork: make one in each process, with its own spool")
+        if self._thread.is_current:
+            raise ClientStateError("on_event must not call its client: the client would wait for itself")
+
+
+def _guarded(on_event: OnEvent | None) -> OnEvent | None:
+    """The same, but that nothing it raises ends the thread of all clients, `sys.exit` neither."""
+    if on_event is None:
+        return None
+
+    def call(event: Event) -> None:
+        try:
+            on_event(event)
+        except Exception:
+            raise  # the client logs it
+        except BaseException as error:
+            raise RuntimeError(f"{type(error).__name__} in on_event ends nothing here") from error
+
+    return call
+
+
+def _closed_error() -> ClientStateError:
+    return ClientStateError("this client is closed")

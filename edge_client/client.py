@@ -20,7 +20,7 @@ from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
 from edge_client.spool.spool import Spool
-from edge_client.status import Counts, Event, EventKind, OnEvent, Status, Unreported
+from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, Counts, Event, EventKind, OnEvent, Status, Unreported
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import ClippedRecordsWarning, HushsumWarning
@@ -166,7 +166,7 @@ class EdgeClient:
         if not wait:
             return []
         driver.raise_unreported()
-        uncounted = self._unreported.take()
+        uncounted = self._unreported.take(mode.take_uncounted())
         return [] if uncounted is None else [NotCountedWarning(str(uncounted))]
 
     @property
@@ -281,7 +281,7 @@ class EdgeClient:
         await mode.caught_up()
         self._working()  # it may have ended in the meantime
         window = mode.plan.window.index_at(now_ms)
-        addition = await self._runtime.computing(_encoded, mode, read, window)
+        addition = await self._runtime.hashing(_encoded, mode, read, window)
         self._working()
         return addition
 
@@ -350,8 +350,10 @@ class EdgeClient:
             transport = self._transport(spool.client_id)
         context = ClientContext(spool, plan, transport, retry, self._key, self._note, self._emit)
         self._mode = await _mode_of(plan).open(context)
-        self._before = spool.tallies
+        before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
+        # What earlier runs have left unspent is counted as this one begins.
+        self._before = {**before, **{name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}}
 
     def _transport(self, client_id: str | None) -> "Transport":
         if not isinstance(self._target, str):

@@ -67,8 +67,11 @@ class Runtime(Protocol):
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
         """Runs what waits for the spool (a commit, a read) off the event loop."""
 
+    async def hashing(self, function: Callable[..., T], *arguments: object) -> T:
+        """Reads and hashes records off the event loop, in threads of its own: no other method waits for them."""
+
     async def computing(self, function: Callable[..., T], *arguments: object) -> T:
-        """Hashes records off the event loop, in other threads: however many there are, no :meth:`blocking` waits."""
+        """Computes what this device submits for a window, and its part in a round, off the event loop."""
 
 
 def wall_clock_ms() -> int:
@@ -77,10 +80,12 @@ def wall_clock_ms() -> int:
 
 
 class SystemRuntime:
-    """The real clock, event loop and threads: ``threads`` that hash, and as many for spools, started when needed."""
+    """The real clock, event loop and threads: ``threads`` of each kind (hashing, computing, spools), when needed."""
 
     def __init__(self, threads: int = 2) -> None:
         self._hashing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-hash")
+        # A submission must not wait for records to be hashed: that would show when there are many.
+        self._computing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-compute")
         self._spools = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-spool")
         self._closed = False
 
@@ -99,18 +104,25 @@ class SystemRuntime:
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._run_in(self._spools, function, *arguments)
 
-    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+    async def hashing(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._run_in(self._hashing, function, *arguments)
+
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        return await self._run_in(self._computing, function, *arguments)
 
     async def _run_in(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
         if self._closed:
             raise ClientStateError("this client was closed; unanswered deltas stay in the spool")
-        return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments))
+        try:
+            running = asyncio.get_running_loop().run_in_executor(threads, lambda: function(*arguments))
+        except RuntimeError:  # the interpreter is ending and starts nothing in threads: a client that closes at exit
+            return function(*arguments)
+        return await running
 
     def close(self) -> None:
         """Lets the threads end once they are idle; what is to be run from now on raises ``ClientStateError``."""
         self._closed = True
-        for threads in (self._hashing, self._spools):
+        for threads in (self._hashing, self._computing, self._spools):
             threads.shutdown(wait=False)
 
 

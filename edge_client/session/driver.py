@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -372,4 +372,5 @@ def _warn_of_clock(ahead_ms: int) -> None:
         f"this device's clock is {abs(ahead_ms) / 1000:.0f} s {way} the service's, more than the plan's lateness: "
         "records that are dated by it may fall into a window that is closed, or not open yet"
     )
-    warnings.warn(message, ClockWarning, stacklevel=2)
+    with suppress(ClockWarning):  # raised as an error here it would end the client, and reach no caller
+        warnings.warn(message, ClockWarning, stacklevel=2)

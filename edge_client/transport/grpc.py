@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 
 from edge_client.config import LARGE_BYTES, Config
+from edge_client.errors import ClientStateError
 from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply
 from hushsum.errors import DirectoryError, Reason
 from hushsum.plan import BUNDLE_BYTES_MAX
@@ -72,11 +74,18 @@ class GrpcTransport:
 
     Raises:
         CredentialsError: ``insecure`` would send a token in plaintext to another machine.
+        ClientStateError: gRPC was used in this process before a fork made it: it would hang or end the process.
     """
+
+    _process: ClassVar[int | None] = None  # the one in which gRPC was used first
 
     def __init__(
         self, target: str, client_id: str | None, config: Config, credentials: Credentials | None = None
     ) -> None:
+        cls = type(self)
+        cls._process = cls._process or os.getpid()
+        if cls._process != os.getpid():
+            raise ClientStateError("the process that forked this one has had a client: make the first one after forks")
         self.timeout_s = config.call_timeout_s  # for each call but a stream
         self._target = target
         declared = () if client_id is None else ((CLIENT_ID, client_id_to_metadata(client_id)),)

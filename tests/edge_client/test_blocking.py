@@ -3,12 +3,13 @@
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +97,119 @@ def test_a_closed_client_and_an_event_of_it_raise(service: MemoryService, tmp_pa
         client.flush()
 
 
+def test_an_event_that_closes_or_exits_ends_nothing(
+    service: MemoryService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close_and_exit(event: Event) -> None:
+        with suppress(ClientStateError):
+            client.close()
+        sys.exit(event.kind)
+
+    client = EdgeClient(service, spool=tmp_path / "spool.db", on_event=close_and_exit)
+    client.add([1.0, 2.0])
+    client.flush(30)
+    client.close()
+    with EdgeClient(service, spool=tmp_path / "spool.db") as again:
+        assert again.status().acknowledged == 1
+    assert "SystemExit in on_event ends nothing here" in caplog.text
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_close_ends_calls_that_are_under_way_in_other_threads(
+    service: MemoryService, tmp_path: Path, others: int
+) -> None:
+    kept = [EdgeClient(service, spool=tmp_path / f"other-{number}.db") for number in range(others)]
+    for _ in range(10):
+        client = EdgeClient(service, spool=tmp_path / "spool.db")
+        working = [Endless(call, client) for call in (EdgeClient.status, EdgeClient.flush, add_one, add_one)]
+        while not all(each.calls for each in working):
+            time.sleep(0.001)
+        client.close()
+        for each in working:
+            each.join(30)
+        assert not any(each.is_alive() for each in working)
+    for other in kept:
+        other.close()
+
+
+class Endless(threading.Thread):
+    """Calls until that raises that the client is closed."""
+
+    def __init__(self, call: Callable[[EdgeClient], object], client: EdgeClient) -> None:
+        super().__init__(daemon=True)
+        self.calls = 0
+        self._call, self._client = call, client
+        self.start()
+
+    def run(self) -> None:
+        with suppress(ClientStateError):
+            while True:
+                self._call(self._client)
+                self.calls += 1
+
+
+def add_one(client: EdgeClient) -> None:
+    client.add([1.0, 2.0])
+
+
+@pytest.mark.parametrize("where", ["constructor", "close"])
+def test_an_interrupted_start_or_end_leaves_the_spool_free(
+    service: MemoryService, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = threading.Event()
+
+    async def slow(*_: object, **__: object) -> None:
+        entered.set()
+        await asyncio.sleep(60)
+
+    main = threading.get_ident()
+
+    def interrupt_it() -> None:
+        entered.wait(30)
+        interrupt(main)
+
+    interrupting = threading.Thread(target=interrupt_it)
+    if where == "constructor":
+        monkeypatch.setattr("edge_client.client.EdgeClient._start", slow)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            EdgeClient(service, spool=tmp_path / "spool.db")
+    else:
+        client = EdgeClient(service, spool=tmp_path / "spool.db")
+        monkeypatch.setattr("edge_client.participation.mode.Mode.finish", slow)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+    interrupting.join()
+    monkeypatch.undo()
+    with EdgeClient(service, spool=tmp_path / "spool.db") as again:
+        again.add([1.0, 2.0])
+        again.flush(30)
+
+
+def test_a_close_in_a_handler_of_a_signal_during_a_close_returns(
+    service: MemoryService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_for_the_signal(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        await asyncio.sleep(0.05)
+
+    handled = list[int]()
+
+    def handler(number: int, _: object) -> None:
+        client.close()
+        handled.append(number)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        client = EdgeClient(service, spool=tmp_path / "spool.db")
+        monkeypatch.setattr("edge_client.participation.mode.Mode.finish", ask_for_the_signal)
+        client.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [signal.SIGUSR1]
+
+
 def test_warnings_are_the_callers_and_name_its_line(service: MemoryService, tmp_path: Path) -> None:
     with EdgeClient(service, spool=tmp_path / "spool.db") as client:
         with pytest.warns(DroppedRecordsWarning) as told:
@@ -113,7 +227,7 @@ def test_what_counts_nowhere_is_raised_by_flush_or_warned_of_at_the_end(service:
     service.late()
     client = EdgeClient(service, spool=tmp_path / "spool.db")
     client.add([1.0, 2.0])
-    with pytest.raises(NotCountedError, match=r"1 delta came after their window was sealed \(late\)"):
+    with pytest.raises(NotCountedError, match=r"1 delta.* \(late\)"):
         client.flush(30)
     client.add([1.0, 2.0])
     with pytest.warns(NotCountedWarning, match="late") as told:
@@ -152,9 +266,24 @@ def test_an_interrupted_wait_ends_and_the_client_goes_on(service: MemoryService,
 
 def interrupt(thread: int) -> None:
     """As Ctrl+C does."""
-    import signal
-
     signal.pthread_kill(thread, signal.SIGINT)
+
+
+def test_a_client_may_be_closed_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_bytes(PLAN.bundle)
+    code = f"""
+import atexit
+from pathlib import Path
+import hushsum as hs
+from edge_client.blocking import EdgeClient
+from edge_client.testing import MemoryService
+service = MemoryService(hs.Plan.from_bytes(Path({str(tmp_path / "plan.json")!r}).read_bytes()))
+client = EdgeClient(service, spool={str(tmp_path / "spool.db")!r})
+atexit.register(lambda: (client.close(), print(service.records)))
+client.add([1.0, 2.0])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
 
 
 def test_a_process_that_ends_without_closing_is_not_held_up_and_loses_nothing(
@@ -177,6 +306,40 @@ print("added")
     with EdgeClient(service, spool=tmp_path / "spool.db") as client:
         client.flush(30)
     assert service.records == 1
+
+
+GRPC_CHILD = """
+import os, sys
+from edge_client import ClientStateError, Config
+from edge_client.blocking import EdgeClient
+spool, early = sys.argv[1:]
+def start(name):
+    EdgeClient("localhost:1", spool=spool + name, config=Config(first_contact_s=0.01, insecure=True))
+if early == "early":
+    try:
+        start("parent")
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+child = os.fork()
+if child == 0:
+    try:
+        start("child")
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize(
+    ("early", "said"),
+    [("early", "UnreachableError\nClientStateError\n0\n"), ("late", "UnreachableError\n0\n")],
+)
+def test_a_forked_process_whose_parent_used_grpc_is_told(tmp_path: Path, early: str, said: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", GRPC_CHILD, str(tmp_path / "spool-"), early]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, said), ended.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

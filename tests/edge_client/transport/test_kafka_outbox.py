@@ -37,6 +37,9 @@ class JumpingRuntime:
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
+    async def hashing(self, function: Callable[..., T], *arguments: object) -> T:
+        return function(*arguments)
+
     async def computing(self, function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
