@@ -87,7 +87,8 @@ class _LoopThread:
         self.runtime.close()
 
     def _begin(self, work: Coroutine[object, object, T], result: "Future[T]") -> None:
-        task: asyncio.Task[Any] = self.runtime.spawn(work, "hushsum-edge-call")  # type: ignore[arg-type]  # with a result
+        called: Coroutine[object, object, Any] = work
+        task: asyncio.Task[Any] = self.runtime.spawn(called, "hushsum-edge-call")
         self._calls[result] = task
         task.add_done_callback(lambda _: self._ended(task, result))
 

@@ -295,7 +295,7 @@ class EdgeClient:
         except SpoolFullError as error:
             self._emit(Event(EventKind.SPOOL_FULL, str(error)))
             raise
-        self._problems += addition.problems
+        self._problems += replace(addition.problems, lines=())  # numbers of one batch say nothing of others
         warned = list(left_out(addition, stored))
         for warning in (*addition.warnings_before, *warned):
             clipped = isinstance(warning, ClippedRecordsWarning)
