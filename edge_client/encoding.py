@@ -154,8 +154,8 @@ def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[Hushsum
         allowed = f"the plan allows {addition.records_max} records per client and window"
         yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused (the last ones)")
     if addition.contributed and not stored:
-        where = f"window {addition.window}, in which this client does not participate"
-        yield AbsentWarning(f"{addition.records} records of {where} were dropped")
+        which = f"{addition.records} records of window {addition.window}"
+        yield AbsentWarning(f"{which} were dropped: this client does not participate in it")
 
 
 def copied(records: Any) -> Any:

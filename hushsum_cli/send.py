@@ -153,7 +153,7 @@ def _summary(sent: "Counts") -> str:
     if sent.submissions_spent or sent.submissions_counted or sent.submissions_lost:
         return f"{records}: {sent.submissions_counted} windows counted, {sent.submissions_lost} not"
     if sent.records_absent:
-        return f"{records}: {sent.records_absent:,} of a window in which this client does not take part"
+        return f"{records}: {sent.records_absent:,} of a window in which this client does not participate"
     answers = _answers(sent)
     if list(answers) == ["acknowledged"] and sent.acknowledged == sent.deltas:
         return f"{records}: {sent.records:,} acknowledged"

@@ -404,7 +404,7 @@ class MemoryStore(Store):
 
     async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
         if any(window <= fold.state.forgotten_through for fold in self.folds):
-            raise StoreError(f"window {window} is forgotten")
+            raise StoreError(f"the counters of window {window} are erased")
         if any(window > fold.state.closed_through for fold in self.folds):
             return None
         shape = plan.counters_shape
@@ -487,7 +487,7 @@ class MemoryStore(Store):
             self.reserved[kind, window] = (entropy.read(KEY_BYTES), digest)
         key, reserved_for = self.reserved[kind, window]
         if reserved_for != digest:
-            raise StoreError(f"window {window} was charged for other counters")
+            raise StoreError(f"the counters of window {window} differ from those that were charged")
         return key
 
     async def commit_outcome(

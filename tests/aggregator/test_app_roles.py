@@ -281,7 +281,7 @@ async def test_a_gateway_takes_nothing_before_the_folds_of_others_have_stored_wh
     async with service_of(alone, SetRuntime()) as service, RawClient(service.grpc) as client:
         assert await health_of(client, "") == NOT_SERVING
         for _ in range(3):
-            with pytest.raises(grpc.aio.AioRpcError, match="see that workers run") as caught:
+            with pytest.raises(grpc.aio.AioRpcError, match="check that worke") as caught:
                 await client.submit_one(PLAN.id, sender.delta()[1])
             assert trailing(caught.value)["hushsum-reason"] == "unavailable"
         config = cluster_config(tmp_path, kafka, dsn, role="worker", kafka_prefix=prefix, checkpoint_s=0.2)

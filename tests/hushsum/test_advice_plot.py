@@ -22,8 +22,8 @@ def test_each_promise_has_its_error_its_noise_and_its_best(advice: Advice) -> No
     lines = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in axis.lines}
     for index, name in enumerate(("δ = 0 (pure)", "δ = 1e-6 (zCDP)")):
         assert lines[f"error, {name}"] == [size.errors[index] for size in advice.sizes]
-        assert lines[f"its noise, {name}"] == [size.noises[index] for size in advice.sizes]
-    assert lines["hashing alone"] == [size.hashing for size in advice.sizes]
+        assert lines[f"noise, {name}"] == [size.noises[index] for size in advice.sizes]
+    assert lines["hashing error"] == [size.hashing for size in advice.sizes]
     best = [label for label in lines if label.startswith("best")]
     assert len(best) == 2
     assert all(
@@ -42,7 +42,7 @@ def test_the_plan_and_the_optimum_of_the_paper_are_marked(advice: Advice) -> Non
 
 def test_what_is_not_allowed_is_shaded_from_the_largest_allowed_size(advice: Advice) -> None:
     axis = error_figure(advice).axes[0]
-    (shade,) = (patch for patch in axis.patches if patch.get_label() == "not allowed")
+    (shade,) = (patch for patch in axis.patches if patch.get_label() == "over a limit")
     largest = max(size.rows or 0 for size in advice.sizes if not size.exceeds)
     assert shade.get_window_extent().x0 == pytest.approx(axis.transData.transform((largest, 1))[0])
 
@@ -56,7 +56,7 @@ def test_the_figure_is_written(advice: Advice, tmp_path: Path) -> None:
 def test_one_size_is_nothing_to_draw() -> None:
     sketch: dict[str, object] = {"family": "hermite", "kernel": "gaussian", "rows": ..., "buckets": ..., "seed": ...}
     only = advise(small_plan(sketch=sketch), records=1000, density=0.3)
-    with pytest.raises(ValueError, match="no other rows"):
+    with pytest.raises(ValueError, match="number of rows of this plan is fixed"):
         error_figure(only)
 
 
@@ -65,7 +65,7 @@ def test_reports_are_drawn_against_rows_and_against_buckets_of_both_randomisers(
     rows, widths = report_figure(advice).axes
     lines = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in rows.lines}
     assert lines["error, k-rr"] == [size.error for size in advice.rows]
-    assert lines["hashing alone"] == [size.hashing for size in advice.rows]
+    assert lines["hashing error"] == [size.hashing for size in advice.rows]
     others = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in widths.lines}
     for name, sizes in advice.widths.items():
         assert others[f"error, {name}"] == [size.error for size in sizes]

@@ -57,5 +57,5 @@ def test_what_cannot_be_is_refused() -> None:
         advise_range(small_plan(), densities=[2.0])
     with pytest.raises(ValueError, match="records: got 0"):
         advise_range(small_plan(), records=[0])
-    with pytest.raises(ValueError, match="the mean loss that made-up records"):
+    with pytest.raises(ValueError, match="the mean loss that synthetic records"):
         advise_range(model_plan(), densities=[0.9])

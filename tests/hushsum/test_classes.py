@@ -116,7 +116,7 @@ def test_the_bound_of_a_client_covers_all_its_classes_together() -> None:
     sketch = Sketch(plan)
     with pytest.warns(DroppedRecordsWarning):  # z is dropped, and costs nothing
         sketch.add(RECORDS[:4], clients=["x", "x", "x", "y"], labels=["a", "b", "z", "a"])
-    with pytest.raises(ContributionError, match="'x' would contribute 4"):
+    with pytest.raises(ContributionError, match="'x' would have 4"):
         sketch.add(RECORDS[:2], clients=["x", "x"], labels=["c", "a"])
     sketch.add(RECORDS[:1], clients=["x"], labels=["c"])
     assert (sketch.counts // plan.privacy.mechanism.count_scale).tolist() == [2, 1, 1]

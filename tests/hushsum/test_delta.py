@@ -168,7 +168,7 @@ def test_a_number_beyond_its_range_is_malformed() -> None:
 def test_ids_are_within_their_ranges() -> None:
     assert DeltaId(2**64 - 1, 2**63 - 1).sequence == 2**63 - 1
     for stream, sequence in ((2**64, 0), (-1, 0), (0, 2**63), (0, -1)):
-        with pytest.raises(ValueError, match="no id of a delta"):
+        with pytest.raises(ValueError, match="invalid delta id"):
             DeltaId(stream, sequence)
 
 

@@ -37,7 +37,7 @@ def test_a_files_records_are_sent_in_the_plans_form_and_counted(hushsum: Hushsum
         assert (sent["records"], sent["records_dropped"], sent["acknowledged"]) == (3, 1, 1)
         assert (sent["reports"], sent["submissions_spent"]) == ((0, 1) if silo else (4, 0))
         again = hushsum("send", *asked)  # of a window in which a silo has submitted already, nothing more is sent
-        assert ("does not take part" in again.err) == ("does not take part" in again.out) == silo
+        assert ("does not participate" in again.err) == ("does not participate" in again.out) == silo
         assert again.status == silo
         counted, waiting = kept(spool)
         assert (counted.get("acknowledged"), waiting) == (1 if silo else 2, 0)

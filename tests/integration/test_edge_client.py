@@ -183,7 +183,7 @@ async def test_a_device_hears_what_became_of_a_delta_after_its_window_was_sealed
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         await client.add([5.0, 6.0])
-        with pytest.raises(NotCountedError, match="1 delta came after their window was sealed"):
+        with pytest.raises(NotCountedError, match="1 delta arrived after their window was sealed"):
             await client.flush(timeout_s=120)
         await client.add([7.0, 8.0], time=plan.window.start_ms(WINDOW + 5))
         with pytest.raises(NotCountedError, match="window_in_future"):
@@ -255,7 +255,7 @@ async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_firs
                 await device(token, name).__aenter__()
         for name in (None, "alice", None):
             await contribute(device(alice.text, name))
-        with pytest.raises(AuthenticationError, match="this token is of 'bob'"):
+        with pytest.raises(AuthenticationError, match="the token belongs to 'bob'"):
             await contribute(device(bob.text))
         async with device(alice.text) as client:
             await client.flush(timeout_s=120)

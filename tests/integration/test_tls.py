@@ -184,7 +184,7 @@ async def test_tokens_are_shown_over_tls_and_a_rotated_one_is_found(tmp_path: Pa
         await contribute(service, tmp_path, shown)
         replace(tokens, TokenTable([new.entry, operator.entry]).to_bytes())
         async with device(service, tmp_path, shown) as client:
-            with pytest.raises(FlushTimeoutError, match="does not accept what this client shows"):
+            with pytest.raises(FlushTimeoutError, match="rejected the credentials of this client"):
                 await add_until_it_is_refused(client)
             replace(token, new.text.encode())
             await client.flush(5)

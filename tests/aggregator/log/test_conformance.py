@@ -125,7 +125,7 @@ async def test_what_is_forgotten_cannot_be_read_and_the_gap_is_named(opened: Ope
     (kept,) = await log.append(items(0, 6, "b"))
     (elsewhere,) = await log.append(items(1, 5, "c"))
     await log.forget(5, {0: kept, 1: elsewhere})
-    with pytest.raises(LogGapError, match=f"partition 0: entries 0 to {kept - 1} are gone") as caught:
+    with pytest.raises(LogGapError, match=f"partition 0: entries 0 to {kept - 1} are missing") as caught:
         await log.read(0, old[0], 10, WAIT_S)
     assert (caught.value.partition, caught.value.position, caught.value.found) == (0, 0, kept)
     assert await all_from(log, 0, kept) == [(kept, entry("b"))]

@@ -117,7 +117,7 @@ async def test_forgetting_erases_old_windows_below_the_given_positions_alone(log
 async def test_a_position_that_is_gone_names_the_gap(log: SqliteLog) -> None:
     await log.append([*items(0, 5, "a", "b"), *items(0, 6, "c")])
     await log.forget(5, {0: 2})
-    with pytest.raises(LogGapError, match="partition 0: entries 0 to 1 are gone") as caught:
+    with pytest.raises(LogGapError, match="partition 0: entries 0 to 1 are missing") as caught:
         await everything(log, 0)
     assert (caught.value.partition, caught.value.position, caught.value.found) == (0, 0, 2)
 

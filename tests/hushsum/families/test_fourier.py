@@ -185,7 +185,7 @@ def test_a_query_whose_phases_cannot_be_told_is_refused() -> None:
     sketched, counters = family(kernel="laplacian"), np.zeros((24, 2), np.int64)
     assert np.isfinite(sketched.answer(counters, [[1e9, -1e9]]).value).all()
     for far in (1e25, 1e300):
-        with pytest.raises(RecordError, match="number 1 is so far"):
+        with pytest.raises(RecordError, match="number 1 is too far"):
             sketched.answer(counters, [[1.0, 2.0], [far, 0.0]])
 
 

@@ -238,7 +238,7 @@ def test_a_query_outside_the_bounds_is_not_clipped(bandwidth: float) -> None:
 
 @pytest.mark.parametrize("far", (1e30, -1e30, 1e39, 1e300, 2.0**31 * 30))
 def test_a_query_whose_code_would_leave_32_bits_is_refused_with_its_number(far: float) -> None:
-    with pytest.raises(RecordError, match="number 1 is so far"):
+    with pytest.raises(RecordError, match="number 1 is too far"):
         family().answer(np.zeros((20, 64), np.int64), [[0.0, 0.0], [0.0, far], [far, 0.0]])
 
 

@@ -102,7 +102,7 @@ def test_the_fields_name_the_groups_alone_and_make_the_same_family() -> None:
         ({"groups": [{**GROUPS[0], "columns": [0, 5]}]}, r"sketch\.groups\[0\]\.columns"),
         ({"groups": [{**GROUPS[0], "columns": []}]}, r"sketch\.groups\[0\]\.columns"),
         ({"groups": [{**GROUPS[0], "columns": [2, 0]}]}, r"sketch\.groups\[0\]\.columns"),
-        ({"groups": [{**GROUPS[0], "rows": 3}]}, r"sketch\.groups\[0\]\.rows: .*no such key"),
+        ({"groups": [{**GROUPS[0], "rows": 3}]}, r"sketch\.groups\[0\]\.rows: .*expected a known key"),
         ({"groups": [GROUPS[0], {**GROUPS[1], "bandwidth": 1e-9}]}, r"sketch\.groups\[1\]\.bandwidth.*32 bits"),
         ({"groups": [{**GROUPS[0], "kernel": "jaccard"}]}, r"sketch\.groups\[0\]\.kernel"),
     ),

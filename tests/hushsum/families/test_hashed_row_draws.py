@@ -94,7 +94,7 @@ def test_sobol_sets_are_a_key_of_sobol_alone_and_always_written() -> None:
     family = hash_checks.build(2, -5, 5, **EUCLIDEAN, draws="sobol")
     assert family.to_fields()["sobol_sets"] == 8
     assert "sobol_sets" not in hash_checks.build(2, -5, 5, **EUCLIDEAN).to_fields()
-    hash_checks.refused(r"sketch\.sobol_sets: .*no such key", **EUCLIDEAN, sobol_sets=8)
+    hash_checks.refused(r"sketch\.sobol_sets: .*expected a known key", **EUCLIDEAN, sobol_sets=8)
     hash_checks.refused(r"sketch\.rows: .*multiple of sobol_sets = 7", **EUCLIDEAN, draws="sobol", sobol_sets=7)
     hash_checks.refused(r"sketch\.sobol_sets", **EUCLIDEAN, draws="sobol", sobol_sets=1)
     hash_checks.refused(r"sketch\.draws: .*600 draws", 200, **KERNELS["laplacian"], draws="sobol")
@@ -211,11 +211,11 @@ def test_a_wrong_matrix_is_refused(rng: np.random.Generator) -> None:
     with pytest.raises(PlanError, match=r"columns"):
         given(good, 3)
     for key, value in (("bandwidth", 1), ("sobol_sets", 2), ("groups", [])):
-        with pytest.raises(PlanError, match=rf"sketch\.{key}: .*no such key"):
+        with pytest.raises(PlanError, match=rf"sketch\.{key}: .*expected a known key"):
             given(good, **{key: value})
     with pytest.raises(PlanError, match=r"sketch\.kernel"):
         given(good, kernel="laplacian")
-    with pytest.raises(PlanError, match=r"sketch\.parameters: .*no such key"):
+    with pytest.raises(PlanError, match=r"sketch\.parameters: .*expected a known key"):
         hash_checks.build(2, -5, 5, **EUCLIDEAN, parameters=digest(good))
 
 

@@ -285,7 +285,7 @@ def test_the_kernel_of_lsh_cells_is_the_collision_probability(rng: np.random.Gen
     x, y = rng.uniform(0, 10, (2, 5, 2))
     distances = np.sqrt(np.square(x[:, None] - y[None]).sum(axis=2))
     assert np.allclose(family.kernel(x, y), euclidean(distances, 2.0, 3), rtol=1e-12)
-    with pytest.raises(RecordError, match="number 1 is so far"):
+    with pytest.raises(RecordError, match="number 1 is too far"):
         family.answer(np.zeros(family.shape, np.int64), [[1.0, 1.0], [1e12, 0.0]])
 
 

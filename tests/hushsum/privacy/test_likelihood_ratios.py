@@ -74,10 +74,10 @@ def test_m_reports_compose() -> None:
 @pytest.mark.parametrize(
     ("epsilon", "records", "expected"),
     [
-        ("20.1", None, "at most 20: beyond it"),
+        ("20.1", None, "at most 20: reports above it"),
         (100, 4, "at most 20 of one report .epsilon / records_per_client, here 25."),
         (1, 10**6, "at least 0.00001 of one report .epsilon / records_per_client, here 1e-6."),
-        ("0.000001", None, "at least 0.00001: below it"),
+        ("0.000001", None, "at least 0.00001: smaller values"),
     ],
 )  # fmt: skip
 def test_an_epsilon_that_leaves_a_report_nothing_or_everything_is_refused(

@@ -76,7 +76,7 @@ def test_noise_that_uses_the_failures_part_of_delta_is_refused() -> None:
 
 def test_shares_in_a_central_plan_are_refused() -> None:
     central = Claim(Fraction(1), Fraction(0), "record")
-    with pytest.raises(GuaranteeError, match="belongs to mode 'secure' alone"):
+    with pytest.raises(GuaranteeError, match="only for mode 'secure'"):
         verify(replace(calibrate(ROWS, central), honest_survivors=80), ROWS, central)
 
 
@@ -138,7 +138,7 @@ def test_what_does_not_go_with_a_secure_sum_is_refused(key: str, changes: dict[s
 
 
 def test_a_table_for_secure_sums_in_a_central_plan_is_refused() -> None:
-    with pytest.raises(PlanError, match="belongs to mode 'secure' alone"):
+    with pytest.raises(PlanError, match="only for mode 'secure'"):
         small_plan(privacy={"secure": {"cohort": 10}})
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge_client import encoding as device_reports
 from edge_client.encoding import ReportEncoder
 from edge_client.spool.changes import Add
 from hushsum.entropy import Entropy
@@ -115,13 +114,13 @@ def test_the_law_of_a_record_is_the_same_beside_any_other() -> None:
 def drop_unusable_records(patch: pytest.MonkeyPatch) -> None:
     """The device leaves them out, though the encoding would report them."""
 
-    class Dropping:
-        @staticmethod
-        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
-            sent, problems = encoding.reports(plan, records, labels, entropy)
-            return sent[: len(sent) - problems.dropped], problems
+    whole = encoding.reports
 
-    patch.setattr(device_reports, "encoding", Dropping)
+    def dropped(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
+        sent, problems = whole(plan, records, labels, entropy)
+        return sent[: len(sent) - problems.dropped], problems
+
+    patch.setattr(encoding, "reports", dropped)
 
 
 @pytest.mark.parametrize("plan", [PLAIN, CLASSES, PROJECTIVE], ids=["plain", "classes", "projective"])
@@ -138,16 +137,16 @@ def test_a_report_behind_a_shuffler_is_conceded_no_delta(monkeypatch: pytest.Mon
     mechanism = {"name": "k-rr", "scale": "2.7", "count_scale": 1}  # few digits: few words decide a report
     plan = plan_of(mode="local", local=shuffled, sketch={"rows": 3, "buckets": 4}, delta="0.2", mechanism=mechanism)
 
-    class Dropping:
-        @staticmethod
-        def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
-            sent, problems = encoding.reports(plan, records, labels, entropy)
-            return sent[: len(sent) - round(0.15 * problems.dropped)], problems
+    whole = encoding.reports
+
+    def dropped(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple[Int64, RecordProblems]:
+        sent, problems = whole(plan, records, labels, entropy)
+        return sent[: len(sent) - round(0.15 * problems.dropped)], problems
 
     usable, unusable = Held(0.0), Held(float("nan"))
     assert local.exact_report_row(plan).delta == 0
     assert local.run_reports(plan, usable, unusable, 4000).holds
-    monkeypatch.setattr(device_reports, "encoding", Dropping)
+    monkeypatch.setattr(encoding, "reports", dropped)
     assert not local.run_reports(plan, usable, unusable, 4000).holds
 
 

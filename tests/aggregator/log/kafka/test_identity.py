@@ -77,7 +77,7 @@ async def test_a_topic_that_is_gone_is_not_made_where_some_of_it_was_folded(
     await delete(log, settings)
     for _ in range(2):
         with pytest.raises(
-            LogError, match=rf"the topic {log.topic} is missing, although 3 of its messages were folded: restore it"
+            LogError, match=rf"topic {log.topic} is missing, although 3 of its messages were folded: restore it"
         ):
             await opened_beyond(settings, 2 * STEP + 1)
     await (await opened_beyond(settings, 0)).close()

@@ -64,7 +64,7 @@ def test_a_query_too_far_away_is_refused_and_a_missing_bandwidth_too() -> None:
     from hushsum.errors import RecordError
 
     family = hash_checks.build(2, 0, 10, **KEYS)
-    with pytest.raises(RecordError, match="number 1 is so far"):
+    with pytest.raises(RecordError, match="number 1 is too far"):
         family.answer(np.zeros(family.shape, np.int64), [[0.0, 0.0], [1e12, 0.0]])
     with pytest.raises(PlanError, match="bandwidth"):
         hash_checks.build(2, 0, 10, kernel="manhattan")

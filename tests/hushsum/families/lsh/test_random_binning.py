@@ -72,7 +72,7 @@ def test_the_error_of_the_kernel_is_the_probability_of_a_pitch_at_the_least_and_
 
 def test_a_query_beyond_32_bits_in_one_coordinate_is_refused() -> None:
     family = hash_checks.build(2, 0, 10, **KEYS)
-    with pytest.raises(RecordError, match="number 1 is so far"):
+    with pytest.raises(RecordError, match="number 1 is too far"):
         family.answer(np.zeros(family.shape, np.int64), [[1e4, 0.0], [0.0, 1e13]])
 
 
