@@ -38,8 +38,13 @@ _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
+# What a flash card wears by: a record and its answer change five pages, however small they are. A file that is there
+# already keeps its page size.
+_PAGE_BYTES: Final = 512
+_LOG_BYTES: Final = 2**22  # the log is folded into the file at this size; SQLite counts it in pages
 # EXCLUSIVE before the first access: the lock is then kept until the file is closed or the process is gone.
 _PRAGMAS: Final = (
+    f"page_size = {_PAGE_BYTES}",
     "locking_mode = EXCLUSIVE",
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -48,13 +53,14 @@ _PRAGMAS: Final = (
     "secure_delete = ON",
     "cache_size = -256",  # KiB: a fleet in one process has hundreds of these, and each delta is read once at most
 )
+# The tables that every change writes come first: their pages share one block of 4 KiB, and are written with it.
 _TABLES: Final = (
-    "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
     "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",
-    "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
     "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL, room INTEGER)",
-    "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
     "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+    "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
+    "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
+    "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
 )
 
 _ROOM_COLUMN: Final = "ALTER TABLE {table} ADD COLUMN room INTEGER"
@@ -93,6 +99,8 @@ def _open_locked(path: Path) -> sqlite3.Connection:
     try:
         for pragma in _PRAGMAS:
             database.execute(f"PRAGMA {pragma}")
+        (page_bytes,) = database.execute("PRAGMA page_size").fetchone()
+        database.execute(f"PRAGMA wal_autocheckpoint = {_LOG_BYTES // page_bytes}")
         require_durable(database, path)
         _check_format(database, path)
         return database

@@ -210,6 +210,41 @@ def test_what_was_answered_is_erased_from_the_file(path: Path) -> None:
     assert b"secret-colour" not in path.read_bytes()
 
 
+def test_a_record_and_its_answer_write_five_small_pages_to_the_log_and_one_block_to_the_file(path: Path) -> None:
+    spool = opened(path)
+    spool.keep_plan(PLAN.to_bytes())
+    spool.commit([addition("a" * 150)])
+    spool.commit([Remove(0, "acknowledged")])
+    spool.erase_answered()
+    log, frame = path.with_name(f"{path.name}-wal"), 512 + 24
+    assert log.stat().st_size == 0
+    spool.commit([addition("b" * 150)])
+    assert log.stat().st_size == 32 + 3 * frame
+    spool.commit([Remove(1, "acknowledged")])
+    assert log.stat().st_size == 32 + 5 * frame
+    before = path.read_bytes()
+    spool.erase_answered()
+    changed = np.flatnonzero(np.frombuffer(before, np.uint8) != np.frombuffer(path.read_bytes(), np.uint8))
+    assert len(changed) > 0
+    assert {int(place) // 4096 for place in changed} == {0}
+    spool.close()
+
+
+def test_a_spool_of_larger_pages_stays_as_it_is_and_its_log_has_the_same_size_in_bytes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(spool_file, "_PRAGMAS", ("page_size = 4096", *spool_file._PRAGMAS[1:]))
+        spool = opened(path)
+        spool.commit([addition("a")])
+        spool.close()
+    for file, pages in ((path, 1024), (path.with_name("new.db"), 8192)):
+        spool = opened(file)
+        assert spool._database.execute("PRAGMA wal_autocheckpoint").fetchone() == (pages,)
+        assert spool._database.execute("PRAGMA page_size").fetchone() == (2**22 // pages,)
+        spool.close()
+
+
 def test_a_client_adds_no_more_records_to_a_window_than_its_bound_whatever_is_sent_or_restarted(path: Path) -> None:
     spool = opened(path)
     results = spool.commit(
