@@ -28,14 +28,14 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean
+.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, bench-edge, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)" "$(VENV)"
@@ -103,6 +103,9 @@ bench-secure: setup ## measure secure sums beside raw ciphers and Flower's helpe
 
 bench-local: setup ## measure randomised reports beside bare sketching and numpy.bincount (ARGS=--quick)
 	@$(PY) -m benchmarks.local $(ARGS)
+
+bench-edge: setup ## measure a device beside the least that it needs: memory, flash, CPU, wire (Linux; ARGS=--quick)
+	@$(PY) -m benchmarks.edge $(ARGS)
 
 soak: setup ## an hour with 2,000 hostile connections beside 50 good clients, as a picture (ARGS="--minutes 5")
 	@$(PY) -m benchmarks.soak $(ARGS)

@@ -55,10 +55,12 @@ class TcpProxy:
         connections: Accepted ones, without those that were refused.
         sent: Bytes that reached the server.
         received: Bytes that reached the clients.
+        turns: Times that bytes for the clients followed bytes for the server: the round trips of one client that waits.
     """
 
     def __init__(self, target: str | None = None, port: int = 0) -> None:
-        self.struck = self.connections = self.sent = self.received = 0
+        self.struck = self.connections = self.sent = self.received = self.turns = 0
+        self._is_answered = True  # the last bytes were for a client
         self._port = port
         self._server: asyncio.Server | None = None
         self._target: tuple[str, int] | None = None
@@ -223,6 +225,7 @@ class TcpProxy:
             link.carried += len(data)
             server.write(data)
             self.sent += len(data)
+            self._is_answered = False
             if not await _drained(server) or fault is Fault.CUT_AFTER_REQUEST:
                 link.is_cut = True
                 return
@@ -239,6 +242,8 @@ class TcpProxy:
                 continue
             client.write(data)
             self.received += len(data)
+            self.turns += not self._is_answered
+            self._is_answered = True
             if not await _drained(client):
                 return
 

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from edge_client import EdgeClient
 from edge_client.errors import SpoolError
 from edge_client.runtime import SystemRuntime, T
-from edge_client.spool.changes import Change, Remove, Result, StoredDelta, Submit
+from edge_client.spool.changes import Add, Change, Remove, Result, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_submissions import SiloSubmissions
 from edge_client.spool.write_queue import SpoolWriter
+from edge_client.testing import MemoryService
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from tests.edge_client.local_plans import silo_plan
 from tests.edge_client.spools import addition, bytes_of, opened
+from tests.plans import small_plan
 
 
 class GatedRuntime(SystemRuntime):
@@ -290,3 +293,21 @@ async def test_submissions_go_before_everything_that_waits_and_share_no_transact
     await writer.close()
     spool.close()
     runtime.close()
+
+
+async def test_a_record_and_its_answer_are_one_transaction_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[list[type[Change]]] = []
+    commit = Spool.commit
+
+    def counted(spool: Spool, changes: Sequence[Change]) -> list[Result]:
+        commits.append([type(change) for change in changes])
+        return commit(spool, changes)
+
+    monkeypatch.setattr(Spool, "commit", counted)
+    async with EdgeClient(MemoryService(small_plan()), spool=tmp_path / "spool.db") as client:
+        for _ in range(3):
+            await client.add([1.5, 2.5])
+            await client.flush(30)
+    assert commits == 3 * [[Add], [Remove]]

@@ -1,0 +1,1 @@
+"""Benchmarks of the device SDK, each beside the least that a device needs."""
