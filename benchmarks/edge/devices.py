@@ -129,12 +129,12 @@ def fleet(kind: str, folder: str, address: str, count: str, own_connection: str)
     """Memory and files of so many devices in one process, each of which has sent two records and rests."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return asyncio.run(_fleet(kind, Path(folder), address, int(count), own_connection == "own"))
+    return asyncio.run(_fleet(kind, Path(folder), address, int(count), own_connection=own_connection == "own"))
 
 
-async def _fleet(kind: str, folder: Path, address: str, count: int, own_connection: bool) -> dict[str, float]:  # noqa: FBT001
+async def _fleet(kind: str, folder: Path, address: str, count: int, *, own_connection: bool) -> dict[str, float]:
     async with AsyncExitStack() as stack:
-        made = [_device(kind, folder, address, 100, number, own_connection) for number in range(count)]
+        made = [_device(kind, folder, address, 100, number, own_connection=own_connection) for number in range(count)]
         devices = [await stack.enter_async_context(device) for device in made]
         for _ in range(2):
             for device in devices:
@@ -186,7 +186,7 @@ def _record(number: int) -> list[float]:
     return [number % 97 / 10, number % 89 / 10]
 
 
-def _device(kind: str, folder: Path, address: str, rows: int, number: int, own_connection: bool) -> Any:  # noqa: FBT001
+def _device(kind: str, folder: Path, address: str, rows: int, number: int, *, own_connection: bool) -> Any:
     """Any: a client or a bare device, of which one alone is imported."""
     path = folder / f"{kind}-{rows}-{number}-{time.monotonic_ns()}.db"
     if kind == "bare":
