@@ -65,6 +65,9 @@ async def test_without_a_fault_everything_passes_and_is_counted() -> None:
     async with proxied() as (_, proxy):
         assert await answer(proxy, b"hello") == b"hello"
         assert (proxy.sent, proxy.received, proxy.connections, proxy.struck) == (5, 5, 1, 0)
+        assert proxy.turns == 1
+        assert await answer(proxy, b"again") == b"again"
+        assert proxy.turns == 2
 
 
 async def test_cut_before_the_request_the_server_hears_nothing() -> None:
