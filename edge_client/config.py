@@ -34,7 +34,8 @@ class Config:
         spool_bytes_max: Bytes that the spool may set aside for what is unanswered; an add beyond it is refused. Each
             counts with the most that as many records could take, whatever they are, and each report that is memoised
             with 128 bytes, for good, whether its record is new or not: the file is smaller.
-        own_connection: A TCP connection of its own; False shares one of plaintext among the clients of a process.
+        own_connection: A TCP connection of its own; False shares one of plaintext among the clients of a process, of
+            which there may be 500: a service takes 512 calls on a connection, and each client has one while it runs.
         unary: Send each delta as a call of its own, where a network lets no stream through.
     """
 
