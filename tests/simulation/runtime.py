@@ -53,7 +53,7 @@ class SimRuntime:
         await self.sleep(self._random.expovariate(1 / _WORK_S))
         return function(*arguments)
 
-    computing = blocking
+    computing = hashing = blocking
 
 
 class WorldRuntime:
