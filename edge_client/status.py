@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(StrEnum):
-    """What can happen to a client; there are no others."""
+    """The closed set of kinds of events."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -149,7 +149,7 @@ class SendStats:
 
 @dataclass(frozen=True)
 class Counts:
-    """Everything that was given to a client, and what became of it.
+    """The counts of everything that was added to a client, by result.
 
     What was added and answered is kept in the spool and counts its whole life; what was sent counts since this client
     started.
@@ -215,7 +215,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Status(Counts):
-    """The counts of a client, and how it stands with its service.
+    """The counts of a client, and the state of its connection.
 
     Attributes:
         queued: Deltas in the spool that have no definitive answer yet.

@@ -46,11 +46,11 @@ REPORT: Final = "report"
 TRUSTED: Final[Mapping[str, str]] = {
     CENTRAL: "one server (or you, in process) adds exact counters and draws the noise",
     SECURE: "the server sees only the sum of a cohort of clients, with their noise in it",
-    SILO: "nobody: each client adds all of the noise to its own counters",
-    REPORT: "nobody: each record becomes a randomised report of a few bytes",
+    SILO: "no server is trusted: each client adds the whole noise to its own counters",
+    REPORT: "no server is trusted: each record becomes a randomised report of a few bytes",
 }
 WHY_BOUNDS: Final = (
-    "bounds may not be taken from the data: its least and largest values are values of single records, and a plan is "
+    "bounds must not be taken from the data: its minimum and maximum are values of single records, and a plan is "
     "public; give bounds that are known without the data (a sensor's range, a form's limits); values beyond them are "
     "clipped"
 )
@@ -182,7 +182,7 @@ def propose(  # noqa: PLR0913 -- one argument a question
     if question == REGRESSION:
         names, pairs = _target_last(names, pairs, target)
     elif target is not None:
-        raise ValueError(f"target: it belongs to the question {REGRESSION!r}, this is {question!r}")
+        raise ValueError(f"target: allowed only with question {REGRESSION!r}, got {question!r}")
     epsilon, total = _real("privacy.epsilon", epsilon), _real("privacy.total_epsilon", total_epsilon)
     chosen = _Choice(
         question=question,
@@ -202,7 +202,7 @@ def propose(  # noqa: PLR0913 -- one argument a question
     record |= {"classes": list(classes)} if classes else {}
     reasons |= {
         "record.lower": "public bounds of each column, never from private data; records beyond them are clipped",
-        "record.classes": "every label that is counted; records with another one are left out",
+        "record.classes": "all labels that are counted; records with other labels are dropped",
     }
     privacy, why = _privacy(epsilon, total, trust, delta, total_delta, records_per_client, clients)
     tables = {"name": name, "record": record, "sketch": sketch, "privacy": privacy}
@@ -240,12 +240,12 @@ def read_bounds(bounds: Bounds) -> dict[str, tuple[Fraction, Fraction]]:
             raise RecordError(f"bounds: column {column!r} has none; {WHY_BOUNDS}")
         ends = tuple(pair) if isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) else ()
         if len(ends) != 2:
-            raise RecordError(f"bounds: column {column!r} has {pair!r}, expected a lower and an upper number")
+            raise RecordError(f"bounds: column {column!r} has {pair!r}, expected a lower and an upper bound")
         if any(end is None or (isinstance(end, float) and not math.isfinite(end)) for end in ends):
             raise RecordError(f"bounds: column {column!r} has {pair!r}, expected two finite numbers; {WHY_BOUNDS}")
         low, high = (_real(f"bounds of column {column!r}", end) for end in ends)
         if low >= high:
-            raise RecordError(f"bounds: column {column!r} has {pair!r}, expected the lower one first, and not equal")
+            raise RecordError(f"bounds: column {column!r} has {pair!r}, expected a lower bound below the upper bound")
         found[str(column)] = low, high
     if not found:
         raise RecordError(f"bounds: got none, expected one pair for each column; {WHY_BOUNDS}")
@@ -305,7 +305,7 @@ class _Choice:
         sketch: dict[str, object] = {"family": family, "kernel": kernel, "bandwidth": _rounded(unit * share)}
         why = {
             "sketch.family": self._why(family, kernel),
-            "sketch.bandwidth": f"how far near is; with it about {100 * density:.2g} % of the records are near a "
+            "sketch.bandwidth": f"how far near is: with it about {100 * density:.2g} % of the records are near a "
             "typical point, if they spread over the bounds",
         }
         if family == "hermite":
@@ -314,9 +314,11 @@ class _Choice:
         else:
             sketch |= self._sizes(near)
             sketch["draws"] = "sobol" if self.dim <= _SOBOL_DIM else "independent"
-            why["sketch.rows"] = "more rows err less by hashing; with delta = 0 noise grows with their root"
+            why["sketch.rows"] = (
+                "more rows reduce the hashing error; with delta = 0 the noise grows with their square root"
+            )
             why["sketch.buckets"] = "counters a row"
-            why["sketch.draws"] = "how rows are drawn: Sobol points err less, up to 20 columns"
+            why["sketch.draws"] = "how rows are drawn: Sobol points reduce the error, up to 20 columns"
         return sketch | keys, why | reasons, density
 
     def _kernel(self) -> tuple[str, str]:
@@ -327,9 +329,9 @@ class _Choice:
 
     def _why(self, family: str, kernel: str) -> str:
         if family == "hermite":
-            return "the fast Gauss transform: in 1 and 2 dimensions it errs least"
+            return "the fast Gauss transform: the most accurate in 1 and 2 dimensions"
         if kernel == "laplacian":
-            return "locality-sensitive hashing; the laplacian kernel falls fast, so that far records do not count"
+            return "locality-sensitive hashing; the laplacian kernel decays fast, so that distant records do not count"
         return "locality-sensitive hashing, for vectors of any dimension"
 
     def _sizes(self, near: float) -> dict[str, object]:
@@ -365,10 +367,10 @@ class _Choice:
             counts = _axis_cells(self._probed(probe))
         buckets = max(2, math.prod(counts))
         reasons |= {
-            "sketch.family": "a grid of cells: 1 where a record is in the cell of the query, else 0",
+            "sketch.family": "a grid of cells: 1 if a record is in the cell of the query, else 0",
             "sketch.bandwidth": f"the side of a cell: {' x '.join(map(str, counts))} cells",
-            "sketch.rows": "one row, for each cell has a counter of its own",
-            "sketch.buckets": "as many as cells: with fewer, cells would share counters",
+            "sketch.rows": "one row, because each cell has its own counter",
+            "sketch.buckets": "one for each cell: with fewer, cells would share counters",
         }
         sketch = {"family": "partition", "cells": "grid", "bandwidth": side, "rows": 1, "buckets": buckets, **keys}
         return sketch, reasons, min(0.5, 1 / math.prod(counts))
@@ -393,8 +395,8 @@ class _Choice:
         reasons = {
             "sketch.family": "losses of linear models; the last column is the target. Fit with "
             "hushsum.fitting.fit_regression(release)",
-            "sketch.radius": "1.2 times the length of a typical record after the scaling; longer ones are shortened",
-            "sketch.rows": "as many as the sums of products of columns need; noise grows with their root",
+            "sketch.radius": "1.2 times the length of a typical record after scaling; longer records are shortened",
+            "sketch.rows": "enough for the sums of products of columns; the noise grows with their square root",
             "sketch.transforms": "each column in units of a sixth of its bounds; coefficients are in these units",
         }
         return sketch, reasons, _MEAN_LOSS
@@ -424,9 +426,9 @@ def _check(question: str, trust: str, records: int | None, clients: int | None, 
         if number is not None and number < 1:
             raise ValueError(f"{key}: got {number}, expected a number from 1")
     if question == CLASSES and not classes:
-        raise ValueError("classes: got none, the question 'classes' expects every label that records may have")
+        raise ValueError("classes: got none, expected all labels that records may have")
     if classes and question == REGRESSION:
-        raise ValueError("classes: a regression has none here")
+        raise ValueError("classes: not supported with question 'regression'")
 
 
 def _target_last(
@@ -465,10 +467,10 @@ def _privacy(
         table["local"] = {"form": trust}
     return table, {
         "privacy.mode": TRUSTED[trust],
-        "privacy.epsilon": "of one release: a smaller one promises more and errs more",
-        "privacy.total_epsilon": "the most that all releases of this population may spend in all",
-        "privacy.unit": "what is protected: all records of a client in a window, at most so many",
-        "privacy.secure": "clients of a round, and the share of them that may vanish",
+        "privacy.epsilon": "of one release: a smaller ε protects more and has larger errors",
+        "privacy.total_epsilon": "limit on the total of all releases of this population",
+        "privacy.unit": "what is protected: all records of a client in a window, at most this number",
+        "privacy.secure": "clients of a round, and the fraction of them that may drop out",
         "privacy.local": TRUSTED[trust],
     }
 

@@ -24,7 +24,7 @@ _CLIENTS: Final = 100
 
 
 @click.command(
-    short_help="Propose a plan file, from public bounds.",
+    short_help="Propose a plan file from public bounds.",
     epilog=examples(
         "hushsum plan init data.csv",
         "hushsum plan init data.csv --bounds age=0:120 --bounds income=0:500000 --total-epsilon 3",
@@ -39,13 +39,15 @@ _CLIENTS: Final = 100
     metavar="NAME=LOW:HIGH",
     help="Public lower and upper bound of a column; one option for each column.",
 )
-@click.option("--columns", metavar="NAME,…", help="Columns to take.  [default: all but those of labels and clients]")
-@click.option("--question", type=click.Choice(_QUESTIONS), help="What will be asked.  [default: density]")
-@click.option("--target", metavar="NAME", help="Question regression: the column to predict.  [default: the last]")
-@click.option("--label-column", metavar="NAME", help="Question classes: the column of the labels.")
-@click.option("--classes", metavar="LABEL,…", help="Question classes: all labels that records may have.")
-@click.option("--epsilon", type=ExactNumber(), help=f"Epsilon of one release.  [default: {_EPSILON}]")
-@click.option("--total-epsilon", type=ExactNumber(), help="Limit on epsilon of all releases of this data together.")
+@click.option("--columns", metavar="NAME,…", help="Columns to use.  [default: all but those of labels and clients]")
+@click.option(
+    "--question", type=click.Choice(_QUESTIONS), help="Question that releases will answer.  [default: density]"
+)
+@click.option("--target", metavar="NAME", help="Column to predict, for question regression.  [default: the last]")
+@click.option("--label-column", metavar="NAME", help="Column with the labels, for question classes.")
+@click.option("--classes", metavar="LABEL,…", help="All labels that records may have, for question classes.")
+@click.option("--epsilon", type=ExactNumber(), help=f"ε of one release.  [default: {_EPSILON}]")
+@click.option("--total-epsilon", type=ExactNumber(), help="Limit on ε of all releases of this data together.")
 @click.option("--delta", type=ExactNumber(zero=True), help="Delta.  [default: 0; 0.000001 if clients add the noise]")
 @click.option(
     "--trust",
@@ -53,17 +55,15 @@ _CLIENTS: Final = 100
     help="Who adds the noise: one server or this machine (central), cohorts of clients (secure), "
     "each client (silo), each record (report).  [default: central]",
 )
-@click.option("--client-column", metavar="NAME", help="The column of client ids, which is no part of the record.")
+@click.option("--client-column", metavar="NAME", help="Column with the client ids; not part of the record.")
 @click.option(
     "--records-per-client",
     type=click.IntRange(1),
-    help="Protect all records of a client, of which at most this many count.  [default: protect single records]",
+    help="Protect all records of a client together, and count at most this many.  [default: protect single records]",
 )
-@click.option("--clients", type=click.IntRange(1), help="Clients expected in a window, for --trust secure.")
-@click.option("--records", type=ExactNumber(), help=f"Records expected.  [default: {_RECORDS}]")
-@click.option(
-    "--public", is_flag=True, help="DATA is public, or a public sample: take what is missing from its values."
-)
+@click.option("--clients", type=click.IntRange(1), help="Expected number of clients per window, for --trust secure.")
+@click.option("--records", type=ExactNumber(), help=f"Expected number of records.  [default: {_RECORDS}]")
+@click.option("--public", is_flag=True, help="DATA is public, or a public sample: derive missing values from it.")
 @click.option("--name", help="Name of the plan.  [default: that of DATA]")
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("plan.toml"), show_default=True
@@ -95,20 +95,20 @@ def init(  # noqa: PLR0913  one argument an option
 ) -> None:
     """Propose a plan file: family, kernel, bandwidth, rows and buckets, with comments; print its expected error.
 
-    On a terminal, what is not given as an option is asked for. Of DATA, a CSV or Parquet file, the names of the columns
-    are read and no value, unless --public says that its values are public. Bounds taken from private data would tell
-    single values of it.
+    On a terminal, asks for values that are not given as options. Of DATA, a CSV or Parquet file, only the column names
+    are read, unless --public says that its values are public: bounds taken from private data would reveal single
+    values of it.
     """
     from hushsum.proposal import propose
 
     if out.exists() and not force:
-        raise click.ClickException(f"{out} exists; --force replaces it, -o names another file")
+        raise click.ClickException(f"{out} already exists: use --force to overwrite it, or -o for another file")
     answers = _Answers(data, dict(map(_bound, bounds)), _listed(columns), asks=sys.stdin.isatty() and not as_json)
     question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
     if question == "classes" and data is not None:
-        label_column = answers.ask("Column of the labels", label_column)
+        label_column = answers.ask("Column with the labels", label_column)
     records_per_client = answers.ask(
-        "Most records of a client, to protect them all together (0: protect single records)",
+        "Maximum number of records of a client, to protect them all together (0: protect single records)",
         records_per_client,
         default=0,
         kind=click.IntRange(0),
@@ -121,20 +121,16 @@ def init(  # noqa: PLR0913  one argument an option
         answers.take_public(label_column, counts=records is None)
     answers.complete()
     if question == "classes" and not answers.classes:
-        answers.classes = _listed(answers.ask("All labels, with commas", None))
+        answers.classes = _listed(answers.ask("All labels, separated by commas", None))
     asked: dict[str, Any] = {
-        "epsilon": answers.ask("Epsilon of one release", epsilon, default=_EPSILON, kind=ExactNumber()),
-        "total_epsilon": answers.ask(
-            "Epsilon of all releases of this data together", total_epsilon, kind=ExactNumber()
-        ),
+        "epsilon": answers.ask("ε of one release", epsilon, default=_EPSILON, kind=ExactNumber()),
+        "total_epsilon": answers.ask("ε of all releases of this data together", total_epsilon, kind=ExactNumber()),
         "trust": answers.ask("Who adds the noise", trust, default="central", kind=click.Choice(_TRUSTED)),
     }
     if asked["trust"] == "secure":
         clients = answers.ask("Clients expected in a window", clients, default=_CLIENTS, kind=click.IntRange(1))
     if asked["total_epsilon"] is None:
-        raise click.UsageError(
-            "--total-epsilon is missing: the limit on epsilon of all releases of this data, such as 3"
-        )
+        raise click.UsageError("--total-epsilon is missing: the limit on ε of all releases of this data, such as 3")
     expected = answers.ask("Records expected", records or answers.records, default=_RECORDS, kind=ExactNumber())
     try:
         proposal = propose(
@@ -169,7 +165,7 @@ def init(  # noqa: PLR0913  one argument an option
             if key in {"columns", "classes", "sketch", "promise", "budget"}
         ),
         ("error", _error_text(proposal, std_error)),
-        ("file", f"written to {out}: read its comments, and change what you know better"),
+        ("file", f"written to {out}: read its comments, and correct the values that you know better"),
         ("accuracy", f"hushsum plan advise {out}"),
         ("next", f"hushsum release make {options}" if options else f"hushsum plan make {out}"),
         ("or", f"hushsum plan make {out}, for a service that collects from devices" if options else ""),
@@ -197,7 +193,7 @@ class _Answers:
         if self.data is None:
             return "no file"
         if self.taken:
-            return f"the values of {self.data.name}, which was said to be public: {', '.join(self.taken)}"
+            return f"the values of {self.data.name}, which --public declares public: {', '.join(self.taken)}"
         return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
 
     def wanted(self) -> list[str]:
@@ -224,7 +220,7 @@ class _Answers:
 
         wanted = self.wanted()
         if self.asks and not wanted:
-            wanted = self.columns = _listed(click.prompt("Columns, with commas"))
+            wanted = self.columns = _listed(click.prompt("Columns, separated by commas"))
         if self.asks:
             for column in wanted:
                 if column not in self.bounds and (pair := _asked_bounds(column)) is not None:
@@ -309,7 +305,7 @@ def _comments(answers: _Answers, proposal: "Proposal") -> Iterator[str]:
 
     from hushsum.proposal import QUESTIONS
 
-    yield "A plan proposed by `hushsum plan init`. Change what you know better, then: hushsum plan make"
+    yield "A plan proposed by `hushsum plan init`. Correct the values that you know better, then: hushsum plan make"
     yield f"For the question {proposal.question!r}: {QUESTIONS[proposal.question]}."
     yield f"About {proposal.records:,} records are expected{' of each class' if answers.classes else ''}."
     if answers.data is None:

@@ -30,9 +30,9 @@ _parameters = click.option(
 )
 
 
-@click.group(short_help="Propose a plan, make it, show it, sign it.")
+@click.group(short_help="Propose, compile, show and sign plans.")
 def plan() -> None:
-    """Propose a plan file, make a plan from it, show what one promises, or sign one."""
+    """Propose a plan file, compile it, show a plan and its guarantee, or sign a compiled plan."""
 
 
 plan.add_command(init)

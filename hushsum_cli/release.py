@@ -33,9 +33,9 @@ _service = click.option(
 )
 
 
-@click.group(short_help="Make a release from a file, list those of a service, or fetch one.")
+@click.group(short_help="Make a release from a file; list or fetch the releases of a service.")
 def release() -> None:
-    """Make a release from a file, list the windows that a service has published, or fetch a release as a .hush file."""
+    """Make a release from a file, list the published outcomes of a service, or fetch a release as a .hush file."""
 
 
 @release.command(
@@ -133,21 +133,24 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     epilog=examples("hushsum release make data.csv --plan plan.toml --ledger ledger.db -o today.hush"),
 )
 @click.argument("data", type=_FILE)
-@click.option("--plan", "plan_file", type=_FILE, required=True, help="plan.toml or plan.json, of mode central.")
+@click.option("--plan", "plan_file", type=_FILE, required=True, help="Plan of mode central: plan.toml or plan.json.")
 @click.option(
     "--ledger",
     "ledger_file",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The ledger that is charged, one for all releases of this data; made if it is not there.",
+    help="Ledger file to charge: one for all releases of this data. Created if it does not exist.",
 )
 @click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The .hush file to write."
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Output file (.hush)."
 )
-@click.option("--columns", help="The columns to take: names with commas, or PLAN=FILE pairs.")
+@click.option(
+    "--columns",
+    help="Columns of DATA to use: names, or PLAN=FILE pairs if the plan uses other names, separated by commas.",
+)
 @click.option("--by-position", is_flag=True, help="Match columns by position and ignore their names.")
-@click.option("--label-column", metavar="NAME", help="For a plan with classes: the column of the labels.")
-@click.option("--client-column", metavar="NAME", help="For a plan of unit client: the column of client ids.")
+@click.option("--label-column", metavar="NAME", help="Column of DATA with the labels, for a plan with classes.")
+@click.option("--client-column", metavar="NAME", help="Column of DATA with the client ids, for a plan of unit client.")
 @as_json_option
 def make(  # noqa: PLR0913  one argument an option
     *,
@@ -183,11 +186,11 @@ def make(  # noqa: PLR0913  one argument an option
         if needed and given is None:
             raise click.UsageError(f"{option} is missing: plan {plan.name!r} needs it for each record")
         if given is not None and not needed:
-            raise click.UsageError(f"{option}: plan {plan.name!r} has no use for it")
+            raise click.UsageError(f"{option}: plan {plan.name!r} does not use it")
     _refuse_existing(out)
     folder = out.absolute().parent
     if not os.access(folder, os.W_OK):  # found before anything is charged
-        raise click.ClickException(f"{folder}: no such folder, or it may not be written")
+        raise click.ClickException(f"{folder}: no such directory, or it is not writable")
     sketch = _sketch(plan, data, chosen_columns(columns), label_column, client_column, by_position=by_position)
     _refuse_existing(out)
     with Ledger(ledger_file) as ledger:
@@ -196,7 +199,7 @@ def make(  # noqa: PLR0913  one argument an option
             made.save(out)
         except OSError as error:
             raise click.ClickException(
-                f"{out}: {error.strerror}; the ledger is charged, and this release is lost: nothing of it was shown"
+                f"{out}: {error.strerror}; the ledger is charged, and this release is lost; nothing was published"
             ) from error
         spent, left = ledger.spent, ledger.left
     assert left is not None, "limits are registered by the charge"
@@ -207,10 +210,10 @@ def make(  # noqa: PLR0913  one argument an option
         print_json({"file": str(out), "plan_id": plan.hex_id, **numbers, **budget, "statement": made.statement()})
         return
     pairs = [
-        ("records", f"{count:,.0f} ± {std_error:,.3g}: their noisy number, with its standard error"),
+        ("records", f"{count:,.0f} ± {std_error:,.3g} (noisy count ± standard error)"),
         ("spent", f"{_cost_text(spent, up=True)} by all releases of {ledger_file}"),
         ("left", _cost_text(left, up=False)),
-        ("file", f"written to {out}: it may be shown to anybody, and asking it costs nothing"),
+        ("file", f"written to {out}: it may be shared, and queries cost no budget"),
         ("next", _next(made, out)),
     ]
     print_pairs(pairs, title=f"release of {plan.name}")
@@ -218,7 +221,7 @@ def make(  # noqa: PLR0913  one argument an option
 
 def _refuse_existing(out: Path) -> None:
     if out.exists():
-        raise click.ClickException(f"{out} exists; -o names another file: a release is never replaced")
+        raise click.ClickException(f"{out} already exists, and a release is never overwritten: use -o for another file")
 
 
 def _sketch(

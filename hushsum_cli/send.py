@@ -147,7 +147,7 @@ def _uncounted(sent: "Counts") -> int:
 
 def _summary(sent: "Counts") -> str:
     """The records of this run, and what became of what they were sent in."""
-    dropped = f", {sent.records_dropped:,} left out" if sent.records_dropped else ""
+    dropped = f", {sent.records_dropped:,} dropped" if sent.records_dropped else ""
     refused = f", {sent.records_refused:,} beyond this client's bound refused" if sent.records_refused else ""
     records = f"{sent.records:,} record{'' if sent.records == 1 else 's'}{dropped}{refused}"
     if sent.submissions_spent or sent.submissions_counted or sent.submissions_lost:

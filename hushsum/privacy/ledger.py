@@ -45,8 +45,8 @@ _SCHEMA: Final = (
 
 
 _WHAT_NOW: Final = (
-    "earlier releases have spent the rest, and it never comes back: query a release that was saved, which costs "
-    "nothing, or release the data of another population with a ledger of its own"
+    "earlier releases have spent the rest for good; query a saved release, which costs nothing, or charge the data of "
+    "another population to a separate ledger"
 )
 
 
@@ -157,7 +157,7 @@ class Ledger:
             except BudgetError as error:
                 if not registered.recorded(spend).is_passed:
                     raise
-                raise BudgetError(f"{error}; {_WHAT_NOW} (ledger {self._path})") from None
+                raise BudgetError(f"{error}, because {_WHAT_NOW} (ledger {self._path})") from None
             cursor = self._db.execute(
                 "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
                 (spend.plan_id, spend.kind, spend.window, spend.to_bytes()),

@@ -104,7 +104,9 @@ def asked(material: Material, truth: ExactSums, progress: Progress) -> tuple[Flo
     wanted = len(material.queries)
     queries = clip(material.plan, material.queries[: truth.affordable(wanted)])
     if len(queries) < wanted:
-        progress.warn(f"{len(queries)} of {wanted} queries are compared: the exact sums of more would take too long")
+        progress.warn(
+            f"{len(queries)} of {wanted} queries are compared: exact sums of more queries would take too long"
+        )
     return queries, truth.at(queries, progress.bar("queries compared", len(queries)))
 
 
@@ -113,7 +115,7 @@ def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Pr
     view = _PHOTOGRAPH_VIEW if settings.data is None else plots.densest_view(release)
     points = plots.points_drawn(view)
     if truth.affordable(points) < points:
-        progress.warn("density.png shows the release alone: the exact density of so many records would take too long")
+        progress.warn("density.png shows only the release: the exact density of this many records would take too long")
         plots.density_figure(release, view=view).savefig(settings.out / "density.png")
         return
     bar = progress.bar("points of density.png", points)

@@ -254,7 +254,7 @@ class Delivery:
             what = f"{killed_with} {self._fleet.messages}"
             self._progress.step(f"killed the {self._service.name}: {what} were durable and not acknowledged")
             self._proxy.aim(self._service.address)
-            self._progress.step("started it again; the fleet sends again what was not acknowledged")
+            self._progress.step("restarted it; the clients resend what was not acknowledged")
             while not work.done():
                 self._check()
                 await asyncio.wait([work], timeout=_SHOW_S)
@@ -305,7 +305,7 @@ class Delivery:
         self._check()
         if work.done():
             work.result()
-            raise JourneyError("the fleet was done before the server could be killed")
+            raise JourneyError("all answers had arrived before the server could be killed")
         await asyncio.sleep(_LOOK_S)
 
     def _check(self) -> None:
@@ -316,9 +316,7 @@ class Delivery:
             self._moved, self._moved_at = moved, now
         elif now - self._moved_at > _PATIENCE_S:
             left = self._fleet.expected - self._fleet.totals.acknowledged
-            raise JourneyError(
-                f"nothing has moved for {_PATIENCE_S:.0f} s; {left} {self._fleet.messages} have no answer yet"
-            )
+            raise JourneyError(f"no progress for {_PATIENCE_S:.0f} s; {left} {self._fleet.messages} have no answer yet")
 
     async def _show(self) -> None:
         what, expected = self._fleet.messages, self._fleet.expected

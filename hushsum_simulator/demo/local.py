@@ -139,40 +139,43 @@ class LocalSummary(NoisedSummary):
         what, expected = "submissions" if self.is_silo else "batches", self.expected_relative_error
         yield self.deltas_lost == 0, f"{self.deltas_lost} {what} were lost: sent, and not counted"
         yield self.deltas_double_counted == 0, f"{self.deltas_double_counted} {what} were counted twice"
-        yield self.restarts > 0, "the server was never killed: nothing was put to the test"
-        yield self.kill_led_to_resends, f"of the {what} none was sent again: the kill put nothing to the test"
-        yield self.duplicates_dropped > 0, "no duplicate came to the server: the kill put nothing to the test"
+        yield self.restarts > 0, "the server was never killed, so the test proves nothing"
+        yield self.kill_led_to_resends, f"none of the {what} was resent, so the kill tested nothing"
+        yield self.duplicates_dropped > 0, "no duplicate arrived at the server, so the kill tested nothing"
         yield (
             abs(self.account_spent - self.epsilon_spent) <= _ROUNDING * self.epsilon,
-            f"the ledger says that ε = {self.epsilon_spent:g} is spent, a device's own account {self.account_spent:g}",
+            f"the ledger shows ε = {self.epsilon_spent:g} spent, a device ledger {self.account_spent:g}",
         )
         yield self.epsilon_spent <= self.epsilon, f"more than ε = {self.epsilon:g} is spent"
         yield self.epsilon_spent > 0, "nothing was spent by the population's ledger"
         if self.mean_relative_error is not None and expected is not None:
             yield (
                 self.mean_relative_error <= _ERROR_MAX * expected,
-                f"answers err by {self.mean_relative_error:.3g}, and say themselves that it is {expected:.3g}",
+                f"the relative error is {self.mean_relative_error:.3g}, expected {expected:.3g}",
             )
 
     def _report_checks(self) -> Iterator[Check]:
         sent, known, counted = self.reports_sent, self.reports_acknowledged, self.reports_counted
-        yield known == sent, f"of {sent:,} reports {known:,} were acknowledged"
-        yield counted >= known, f"{self.reports_lost:,} reports were lost: acknowledged, and not in the release"
-        yield counted <= known, f"{self.reports_doubled:,} reports were counted twice, or are of nobody"
+        yield known == sent, f"{known:,} of {sent:,} reports were acknowledged"
+        yield counted >= known, f"{self.reports_lost:,} reports were lost: acknowledged, but not in the release"
+        yield counted <= known, f"{self.reports_doubled:,} reports were counted twice, or were never sent"
         yield (
             self.report_bytes <= self.report_bytes_max,
             f"a report has {self.report_bytes} bytes, and may have {self.report_bytes_max}",
         )
-        yield self.names_found == 0, f"{self.names_found} clients' names stand in what the service keeps or tells"
-        yield self.names_control, "the search for names missed what is surely there: it looked at nothing"
+        yield self.names_found == 0, f"{self.names_found} names of clients are in the data or output of the service"
+        yield self.names_control, "the search for names did not find a known string, so it proves nothing"
         if self.shuffle_min:
-            yield self.shuffler_restarts > 0, "the shuffler was never killed: nothing was put to the test"
+            yield self.shuffler_restarts > 0, "the shuffler was never killed, so the test proves nothing"
             yield self.shuffled_batches > 0, "no batch left the shuffler"
 
     def _silo_checks(self) -> Iterator[Check]:
         known, released = self.submissions_acknowledged, self.submissions_released
-        yield known == self.clients, f"{self.clients} clients submit, and {known} know that theirs is counted"
-        yield released == known, f"the release has {released} submissions, and the clients know of {known}"
+        yield (
+            known == self.clients,
+            f"{self.clients} clients submit, and {known} have the answer that theirs is counted",
+        )
+        yield released == known, f"the release has {released} submissions, but the clients have answers for {known}"
         yield from residual_checks(self.residual, "sum")
 
     @override
@@ -189,16 +192,16 @@ class LocalSummary(NoisedSummary):
         ]
 
     def _report_rows(self) -> list[Row]:
-        unusable = f"{self.records_dropped:,} more could not be used: each sent a report that tells nothing"
+        unusable = f"{self.records_dropped:,} more could not be used: each sent a uniformly random report"
         searched = f"in {self.bytes_searched / 1e6:,.1f} MB of files, output and metrics, while it ran and after"
         return [
             ("records", f"{self.records:,}", unusable if self.records_dropped else f"of {self.clients:,} clients"),
             ("reports sent", f"{self.reports_sent:,}", f"one for each record, {self.randomiser}, {self.sketch}"),
-            ("  acknowledged", f"{self.reports_acknowledged:,}", "as their devices know"),
-            ("  counted", f"{self.reports_counted:,}", "the release's own exact number"),
+            ("  acknowledged", f"{self.reports_acknowledged:,}", "acknowledged to their devices"),
+            ("  counted", f"{self.reports_counted:,}", "exact number in the release"),
             ("  lost", f"{self.reports_lost:,}", ""),
             ("  double counted", f"{self.reports_doubled:,}", ""),
-            ("batches sent", f"{self.deltas_sent:,}", "each with a random number of its own, and no name"),
+            ("batches sent", f"{self.deltas_sent:,}", "each with a random id and without a name"),
             ("  sent again", f"{self.deltas_resent:,}", "after the kill, for want of an answer"),
             *self._restart_rows(),
             ("bytes per record", f"{self.bytes_per_record:.2f}", "packed, with batches' headers and resends"),
@@ -208,7 +211,7 @@ class LocalSummary(NoisedSummary):
         ]
 
     def _restart_rows(self) -> list[Row]:
-        killed = f"SIGKILL; batches durable, and nobody was told of: {self.unacknowledged_at_kill}"
+        killed = f"SIGKILL; durable batches without an acknowledgement: {self.unacknowledged_at_kill}"
         if not self.shuffle_min:
             return [
                 ("  duplicates dropped", f"{self.duplicates_dropped:,}", _COPIES),
@@ -222,14 +225,18 @@ class LocalSummary(NoisedSummary):
         ]
 
     def _silo_rows(self) -> list[Row]:
-        killed = f"SIGKILL; what was durable, and nobody was told of: {self.unacknowledged_at_kill}"
+        killed = f"SIGKILL; durable submissions without an acknowledgement: {self.unacknowledged_at_kill}"
         average = self.deltas_sent and f"{self.records / self.deltas_sent:,.0f} records each, on average"
-        records = self.dropped or f"in {self.clients:,} clients' spools, and nowhere else"
+        records = self.dropped or f"only in the spools of {self.clients:,} clients"
         names = "in the service's files: who takes part is not hidden, and each submits once"
         return [
             ("records", f"{self.records:,}", records),
             ("submissions sent", f"{self.deltas_sent:,}", f"noised sums, {self.sketch}; of {average}"),
-            ("  sent again", f"{self.deltas_resent:,}", "after the kill, for want of an answer, in the same bytes"),
+            (
+                "  sent again",
+                f"{self.deltas_resent:,}",
+                "after the kill, because no answer had arrived; the same bytes",
+            ),
             ("  duplicates dropped", f"{self.duplicates_dropped:,}", _COPIES),
             ("  acknowledged", f"{self.submissions_acknowledged:,}", f"the release has {self.submissions_released}"),
             ("  lost", f"{self.deltas_lost:,}", ""),
@@ -244,15 +251,15 @@ class LocalSummary(NoisedSummary):
 
     def _account_rows(self) -> list[Row]:
         """What devices have spent by their own accounts, and the guarantee behind a shuffler."""
-        own = f"at most, by a device's own account; {self.account_left:g} are left there"
+        own = f"at most, by a device ledger, which has {self.account_left:g} left"
         rows = [("  of a device", f"{self.account_spent:g}", own)]
         if not self.shuffle_min:
             return rows
         least = f"{self.shuffle_min:,}"
         if self.amplified_epsilon is None:
-            return [*rows, ("ε, shuffled", "none", f"{least} reports are too few for anything to be proven")]
+            return [*rows, ("ε, shuffled", "none", f"{least} reports are too few to prove a smaller ε")]
         delta = upper_numeral(self.amplified_delta)
-        who = f"δ = {delta}, against who sees nothing before the shuffler, where {least} are honest"
+        who = f"δ = {delta}, against observers after the shuffler, if {least} reports are honest"
         return [*rows, ("ε, shuffled", f"{self.amplified_epsilon:.3g}", who)]
 
 
@@ -286,7 +293,7 @@ class Local(Mode):
         )
         if local is not None and local.shuffle_min:
             self.progress.step(
-                f"a shuffler stands before the server; what leaves it has at least {local.shuffle_min:,} reports"
+                f"a shuffler before the server forwards batches of at least {local.shuffle_min:,} reports"
             )
 
     @override
@@ -313,7 +320,7 @@ class Local(Mode):
             services = [server] if shuffler is None else [shuffler, server]
             searched = await self._search(services)
             await seal_window(window, server.address, progress)
-            withheld = "too little came by the plan's rule"
+            withheld = "fewer submissions than the plan's minimum"
             released, release = await release_window(window, server.address, progress, withheld=withheld)
             verdicts = await server.verdicts(plan)
             searched |= await self._search(services)
@@ -377,7 +384,7 @@ class Local(Mode):
     async def _forward(self, shuffler: Shuffler, behind: TcpProxy, server: Server, size: int) -> int:
         """Lets the shuffler forward, kills the server with the first batch, and returns the number of batches."""
         progress = self.progress
-        progress.step("everything is at the shuffler; it waits for the window's end, and half of the lateness")
+        progress.step("the shuffler has all batches; it waits for the window's end and half of the lateness")
         waiting = progress.bar("the window's end", None)
         behind.hold_replies(size)
         services = (server, shuffler)
@@ -393,7 +400,7 @@ class Local(Mode):
         behind.aim(server.address)
         behind.release_replies()
         await _until(lambda: not shuffler.waiting(), services, _PATIENCE_S, "the shuffler still has batches")
-        progress.step("started it again; the shuffler has sent the same bytes once more, and is done")
+        progress.step("restarted it; the shuffler has sent the same bytes again, and has all answers")
         return batches
 
     async def _search(self, services: Iterable[Service], *, running: bool = True) -> "Searched":
@@ -449,8 +456,8 @@ def window_to_shuffle(plan: Plan, now_ms: int, started_s: float) -> int:
     wait_ms = close_ms(schedule, window) - now_ms
     if wait_ms > _WAIT_MAX_MS:
         raise SettingsConflictError(
-            f"a shuffler forwards when a window is over, and the plan's next one is so in {wait_ms / 60_000:.0f} "
-            'minutes: take windows of seconds for a run, such as window.length = "10s" and window.lateness = "8s"'
+            f"a shuffler forwards after the end of a window, and the plan's next window ends in {wait_ms / 60_000:.0f} "
+            'minutes: use windows of seconds, such as window.length = "10s" and window.lateness = "8s"'
         )
     return window
 

@@ -49,7 +49,7 @@ class SecureSummary(NoisedSummary):
 
     Attributes:
         cohort_size: N.
-        clients_unspent: Clients that vanished before their vector, or found no cohort: they sent no vector.
+        clients_unspent: Clients that dropped out before their vector, or in no cohort: they sent no vector.
         submissions_counted: Vectors in the sum, by the answers to their clients.
         submissions_lost: Vectors that were spent and are in no sum, by the same answers.
         submissions_asked: Of both, clients that had vanished without an answer: they came back and asked when all
@@ -74,7 +74,7 @@ class SecureSummary(NoisedSummary):
     @property
     @override
     def title(self) -> str:
-        return "A sum that nobody saw the parts of"
+        return "Secure sum of masked vectors"
 
     @property
     @override
@@ -88,29 +88,33 @@ class SecureSummary(NoisedSummary):
         return (
             (
                 counted == self.submissions_released,
-                f"the release has {self.submissions_released} submissions, and the clients know of {counted}",
+                f"the release has {self.submissions_released} submissions, but the clients have answers for {counted}",
             ),
             (counted + lost == spent, f"{spent} submissions are spent, but {counted} are counted and {lost} lost"),
             (spent + self.clients_unspent == self.clients, f"{of_all}: these do not add up"),
-            (self.stayed_uncounted == 0, f"{self.stayed_uncounted} clients that never vanished are in no sum"),
+            (self.stayed_uncounted == 0, f"{self.stayed_uncounted} clients that never dropped out are in no sum"),
             *residual_checks(self.residual, "vector"),
-            (self.clients_dropped > 0 or self.dropout_rate == 0, "no client vanished: nothing was put to the test"),
+            (self.clients_dropped > 0 or self.dropout_rate == 0, "no client dropped out, so the test proves nothing"),
         )
 
     @override
     def rows(self) -> Iterable[Row]:
-        aborted = "begun again without those that had vanished" if self.rounds_aborted else ""
+        aborted = "repeated without the clients that had dropped out" if self.rounds_aborted else ""
         beside = self.upload_bytes_per_client / self.vector_bytes - 1 if self.vector_bytes else 0.0
         packed = f"packed; keys, shares and signatures {100 * beside:+.1f} %"
         return [
-            ("records", f"{self.records:,}", "in their clients' spools, and nowhere else"),
+            ("records", f"{self.records:,}", "only in the spools of their clients"),
             ("clients", f"{self.clients:,}", f"in {self.cohorts} cohorts of up to {self.cohort_size}"),
-            ("  dropped", f"{self.clients_dropped}", "vanished at a step of the round, and stayed away"),
-            ("submissions spent", f"{self.submissions_spent}", "masked vectors, on their way for good"),
+            ("  dropped", f"{self.clients_dropped}", "dropped out at a step of the round, and did not return"),
+            ("submissions spent", f"{self.submissions_spent}", "masked vectors that were sent"),
             ("  counted", f"{self.submissions_counted}", f"the release has {self.submissions_released}"),
-            ("  lost", f"{self.submissions_lost}", "spent, and in no sum: cut off before all of it had come"),
-            ("  asked afterwards", f"{self.submissions_asked}", "of both: vanished before they were told"),
-            ("  never spent", f"{self.clients_unspent}", "vanished before their vector, or found no cohort"),
+            (
+                "  lost",
+                f"{self.submissions_lost}",
+                "spent, but in no sum: disconnected before the whole vector had arrived",
+            ),
+            ("  asked afterwards", f"{self.submissions_asked}", "of both: dropped out before they had an answer"),
+            ("  never spent", f"{self.clients_unspent}", "dropped out before their vector, or in no cohort"),
             ("rounds aborted", f"{self.rounds_aborted}", aborted),
             ("bytes per client", f"{self.upload_bytes_per_client:,.0f}", "sent: messages and masked vector"),
             ("  of them the vector", f"{self.vector_bytes:,}", packed),
@@ -127,7 +131,7 @@ class SecureSummary(NoisedSummary):
         ratio = error_ratio(self, self.central_relative_error)
         beside = "" if ratio is None else f"this release errs × {ratio:.2f} as much"
         noise = self.noise_std_error / self.central_noise_std_error if self.central_noise_std_error else 1.0
-        why = "every cohort has the whole noise, and some to spare" if self.cohorts > 1 else "some noise is to spare"
+        why = "every cohort has the whole noise, and some excess" if self.cohorts > 1 else "there is excess noise"
         return [
             ("error, central", percent(self.central_relative_error), beside),
             ("noise, central", f"± {self.central_noise_std_error:,.1f}", f"× {noise:.2f} here: {why}"),
@@ -354,8 +358,8 @@ class Secure(Mode):
         assert cohort is not None, "gathered for secure mode"
         self.progress.step(
             f"{self.settings.clients} clients in cohorts of {cohort.size}: {cohort.corrupt_clients} of each may be "
-            f"corrupt, {cohort.size - cohort.survivors_min} may vanish, and the noise of {cohort.honest_survivors} is "
-            "what counts"
+            f"corrupt, {cohort.size - cohort.survivors_min} may drop out, and the "
+            f"guarantee counts the noise of {cohort.honest_survivors}"
         )
         self.progress.step(
             f"{math.prod(self.plan.counters_shape):,} counters as words of {words.bits} bits: {words.bytes:,} bytes "
@@ -389,7 +393,7 @@ class Secure(Mode):
                 window, server.address, progress, withheld="as no secure window is"
             )
         if not release.submissions:
-            raise JourneyError(f"window {window} is released with no submission in it: no round came to its end")
+            raise JourneyError(f"window {window} was released without a submission: no round was completed")
         inside = {each.share.client_id for each in fleet.clients if each.stats.submissions_counted}
         numbers = self._client_numbers(fleet.clients)
         numbers["rounds_aborted"] = sum(int(float(count)) for outcome, count in rounds if outcome != _SUMMED)
@@ -429,13 +433,13 @@ class Secure(Mode):
         }
 
     async def _add(self, fleet: CohortFleet) -> None:
-        bar = self.progress.bar("clients whose records are hashed, and in their spools", len(fleet.clients))
+        bar = self.progress.bar("clients with hashed records in their spools", len(fleet.clients))
         work = asyncio.create_task(fleet.add())
         while not work.done():
             await asyncio.wait([work], timeout=_SHOW_S)
             bar(fleet.added)
         work.result()
-        self.progress.step(f"{fleet.added} clients hold their records; now all of them take part, and some vanish")
+        self.progress.step(f"{fleet.added} clients have stored their records; now all participate, and some drop out")
 
     async def _rounds(self, fleet: CohortFleet, server: Server) -> None:
         """Shows the rounds, and ends them when nothing moves any more."""
@@ -453,7 +457,7 @@ class Secure(Mode):
                     if fleet.only_waiting:
                         return  # too few are left for another cohort: they would try until their window is over
                     where = "; ".join(map(str, rows))
-                    raise JourneyError(f"nothing has moved for {_PATIENCE_S:.0f} s: {where}")
+                    raise JourneyError(f"no progress for {_PATIENCE_S:.0f} s: {where}")
             work.result()
             board(fleet.look())
         finally:
@@ -466,7 +470,7 @@ class Secure(Mode):
         if asked := [each.stats for each in fleet.clients if each.asked]:
             counted = sum(stats.submissions_counted for stats in asked)
             self.progress.step(
-                f"{len(asked)} clients that vanished without an answer have asked afterwards: {counted} of them are "
+                f"{len(asked)} clients that had dropped out without an answer asked afterwards: {counted} of them are "
                 "counted"
             )
 

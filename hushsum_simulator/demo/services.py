@@ -99,7 +99,7 @@ class Service:
         while (listening := self._listening()) is None:
             self.check_running()
             if time.monotonic() > deadline:
-                raise ServerError(f"the {self.name} does not listen after {_START_S:.0f} s: {last_line(self.output)}")
+                raise ServerError(f"the {self.name} did not listen within {_START_S:.0f} s: {last_line(self.output)}")
             await asyncio.sleep(_LOOK_S)
         self.address, self.metrics = str(listening["grpc"]), str(listening["metrics"])
 
@@ -313,5 +313,5 @@ class Operator:
                 self._failures[address] = str(error) or f"no answer in {_CALL_S:.0f} s"
                 if time.monotonic() > deadline:
                     failures = "; ".join(f"{address}: {text}" for address, text in sorted(self._failures.items()))
-                    raise JourneyError(f"{what}: not done in {self._patience_s:.0f} s ({failures})") from error
+                    raise JourneyError(f"{what}: failed for {self._patience_s:.0f} s ({failures})") from error
             await asyncio.sleep(_PAUSE_S)

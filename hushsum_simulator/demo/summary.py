@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _TEN_PERCENT: Final = 0.1
 NOISE_ALONE: Final = (
-    "Nothing was lost, nothing was counted twice, and what the release has beside the exact sum is the plan's noise."
+    "Nothing was lost, nothing was counted twice, and the release differs from the exact sum only by the plan's noise."
 )
 Row = tuple[str, str, str]  # name, value, remark
 Check = tuple[bool, str]  # whether a promise was kept, and what is said where it was not
@@ -99,7 +99,7 @@ class Summary:
     @property
     def title(self) -> str:
         """Of its table."""
-        return "One record's whole journey"
+        return "Collection from end to end"
 
     @property
     def all_well(self) -> str:
@@ -121,18 +121,18 @@ class Summary:
 
     def checks(self) -> Iterable[Check]:
         return (
-            (self.deltas_lost == 0, f"{self.deltas_lost} deltas were lost: sent, and not counted"),
+            (self.deltas_lost == 0, f"{self.deltas_lost} deltas were lost: sent, but not counted"),
             (self.deltas_double_counted == 0, f"{self.deltas_double_counted} deltas were counted twice, or never sent"),
             (bool(self.counters_equal), "the folded counters differ from those of the same records in bulk"),
-            (self.restarts > 0, "the server was never killed: nothing was put to the test"),
-            (self.kill_led_to_resends, "no delta was sent again: the kill put nothing to the test"),
-            (self.duplicates_dropped > 0, "no duplicate came: the kill put nothing to the test"),
+            (self.restarts > 0, "the server was never killed, so the test proves nothing"),
+            (self.kill_led_to_resends, "no delta was resent, so the kill tested nothing"),
+            (self.duplicates_dropped > 0, "no duplicate arrived, so the kill tested nothing"),
         )
 
     def rows(self) -> Iterable[Row]:
         """The table of the run."""
         equal = "yes" if self.counters_equal else "NO"
-        killed = f"SIGKILL with {self.unacknowledged_at_kill} deltas nobody was told of"
+        killed = f"SIGKILL with {self.unacknowledged_at_kill} durable deltas that were not acknowledged"
         return [
             ("records", f"{self.records:,}", self.dropped),
             ("deltas sent", f"{self.deltas_sent:,}", f"by {self.clients:,} clients"),
@@ -159,7 +159,7 @@ class Summary:
         queries = f"of {self.queries:,} held-out queries with f above {floor}, a thousandth of the records"
         expected = percent(self.expected_relative_error), "of the hash and the noise together"
         if self.expected_relative_error is None and self.mean_relative_error is not None:
-            expected = "unknown", "one row alone does not show how far it is off"
+            expected = "unknown", "a single row does not show its error"
         promise = f"ε = {self.epsilon:g}" + (f", δ = {upper_numeral(self.delta)}" if self.delta else "")
         return [
             ("mean relative error", percent(self.mean_relative_error), queries),

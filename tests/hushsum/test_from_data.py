@@ -49,7 +49,9 @@ def test_a_ledger_is_charged_and_its_limit_holds(frame: pd.DataFrame, tmp_path: 
 
     assert release(total_epsilon=2).accounted
     assert release(question="histogram").accounted  # under the limit that the first one has fixed
-    with pytest.raises(hs.BudgetError, match=r"earlier releases have spent the rest, .*: query a release .*ledger\.db"):
+    with pytest.raises(
+        hs.BudgetError, match=r"earlier releases have spent the rest for good; query a saved release, .*ledger\.db"
+    ):
         release()
     with hs.Ledger(path) as ledger:
         assert ledger.spent.epsilon == len(ledger.events()) == 2
@@ -68,7 +70,7 @@ def test_a_new_ledger_pays_for_one_release_unless_more_is_said(frame: pd.DataFra
 def test_a_column_without_bounds_is_refused_with_the_reason_and_nothing_is_charged(
     frame: pd.DataFrame, tmp_path: Path, bounds: dict[str, Any]
 ) -> None:
-    with pytest.raises(hs.RecordError, match=r"bounds: column 'y' .*may not be taken from the data: its least"):
+    with pytest.raises(hs.RecordError, match=r"bounds: column 'y' .*must not be taken from the data: its minimum"):
         hs.Release.from_data(frame, bounds=bounds, epsilon=1, ledger=tmp_path / "ledger.db")
     assert not (tmp_path / "ledger.db").exists()
 

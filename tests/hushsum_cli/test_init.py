@@ -87,7 +87,7 @@ def test_of_a_public_file_what_is_missing_is_taken_and_both_texts_say_so(hushsum
     options = (*TOTAL, "--public", "--bounds", "age=0:120", "--label-column", "kind", "--question", "classes")
     ended = hushsum("plan", "init", data, *options)
     assert ended.status == 0, ended.err
-    assert "values of data.csv, which was said to be public: bounds of income" in " ".join(ended.out.split())
+    assert "values of data.csv, which --public declares public: bounds of income" in " ".join(ended.out.split())
     text = Path("plan.toml").read_text()
     assert "which was said to be public" in text
     assert '"bounds of income, the number of records, the labels"' in text
@@ -102,7 +102,7 @@ def test_a_missing_bound_is_refused_with_the_reason_and_nothing_is_written(hushs
     data = csv(Path("data.csv"), 1)
     ended = hushsum("plan", "init", data, "--bounds", "age=0:120", "--columns", "age,income", *TOTAL)
     assert ended.status == 1
-    assert "bounds: column 'income' has none; bounds may not be taken from the data" in ended.err
+    assert "bounds: column 'income' has none; bounds must not be taken from the data" in ended.err
     assert "--bounds NAME=LOW:HIGH" in ended.err
     assert not Path("plan.toml").exists()
 
@@ -111,7 +111,7 @@ def test_another_plan_file_is_not_replaced_unasked(hushsum: Hushsum) -> None:
     Path("plan.toml").write_text("precious")
     ended = hushsum("plan", "init", *BOUNDS, *TOTAL)
     assert (ended.status, Path("plan.toml").read_text()) == (1, "precious")
-    assert "plan.toml exists; --force replaces it" in ended.err
+    assert "plan.toml already exists: use --force" in ended.err
     assert hushsum("plan", "init", *BOUNDS, *TOTAL, "--force").status == 0
     Plan.from_toml("plan.toml")
 
@@ -131,7 +131,7 @@ def test_a_first_line_of_values_is_refused_and_not_shown(hushsum: Hushsum, first
         ((*BOUNDS,), "--total-epsilon is missing"),
         (("--bounds", "age", *TOTAL), "'age', expected NAME=LOW:HIGH"),
         (("--public", *TOTAL), "--public needs DATA"),
-        ((*BOUNDS, *TOTAL, "--question", "classes"), "the question 'classes' expects every label"),
+        ((*BOUNDS, *TOTAL, "--question", "classes"), "expected all labels that records may have"),
         ((*BOUNDS, *TOTAL, "--question", "histogram", "--trust", "report"), "reports cannot answer 'histogram'"),
     ],
 )
@@ -147,7 +147,7 @@ def test_on_a_terminal_what_is_not_given_is_asked_for(hushsum: Hushsum, monkeypa
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(typed) + "\n"))
     ended = hushsum("plan", "init", data)
     assert ended.status == 0, ended.err
-    for asked in ("Public bounds of age, as LOW:HIGH", "Question", "Epsilon of one release", "Records expected"):
+    for asked in ("Public bounds of age, as LOW:HIGH", "Question", "ε of one release", "Records expected"):
         assert asked in ended.out
     assert "'age=0-120', expected NAME=LOW:HIGH" in ended.out + ended.err
     assert "'half', expected a number above 0" in ended.out + ended.err

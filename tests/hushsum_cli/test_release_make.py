@@ -62,7 +62,7 @@ def test_an_existing_file_is_not_replaced_and_nothing_is_charged(hushsum: Hushsu
     Path("today.hush").write_text("precious")
     ended = hushsum(*make)
     assert (ended.status, Path("today.hush").read_text()) == (1, "precious")
-    assert "today.hush exists" in ended.err
+    assert "today.hush already exists" in ended.err
     assert not Path("ledger.db").exists()
 
 
@@ -105,7 +105,7 @@ def test_labels_and_clients_are_columns(hushsum: Hushsum) -> None:
     ended = hushsum(*make, "--by-position", "--client-column", "kind")
     assert (ended.status, spent()) == (1, 1)
     assert "would have 3 records" in ended.err
-    assert "has no use for it" in hushsum(*make, "--client-column", "kind", "--label-column", "kind").err
+    assert "does not use it" in hushsum(*make, "--client-column", "kind", "--label-column", "kind").err
 
 
 def test_a_plan_whose_clients_draw_the_noise_is_refused(hushsum: Hushsum) -> None:
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_charge(hushsum: Hus
     make = files(small_plan(record=NAMES), ["7,3"])
     ended = hushsum(*make[:-1], "nowhere/today.hush")
     assert ended.status == 1
-    assert "no such folder" in ended.err
+    assert "no such directory" in ended.err
     assert not Path("ledger.db").exists()
 
 

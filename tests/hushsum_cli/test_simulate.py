@@ -65,7 +65,7 @@ def test_a_lost_and_a_doubled_delta_end_with_1_and_a_line_each(
     ended = hushsum("simulate", "--json")
     assert ended.status == 1
     assert ended.err.splitlines() == [
-        "hushsum: 1 deltas were lost: sent, and not counted",
+        "hushsum: 1 deltas were lost: sent, but not counted",
         "hushsum: 1 deltas were counted twice, or never sent",
     ]
     assert json.loads(ended.out)["deltas_lost"] == 1
@@ -159,4 +159,4 @@ def test_a_lost_report_ends_with_1_and_a_line(hushsum: Hushsum, monkeypatch: pyt
     planted(monkeypatch, doctored_local(GOOD_REPORTS, reports_counted=271_279))
     ended = hushsum("simulate", "--mode", "local", "--json")
     assert ended.status == 1
-    assert ended.err == "hushsum: 1 reports were lost: acknowledged, and not in the release\n"
+    assert ended.err == "hushsum: 1 reports were lost: acknowledged, but not in the release\n"
