@@ -121,7 +121,7 @@ class LocalSummary(NoisedSummary):
     def all_well(self) -> str:
         if self.is_silo:
             return NOISE_ALONE
-        return "Nothing was lost, nothing was counted twice, and the service knows of no report whose it is."
+        return "Nothing was lost, nothing was counted twice, and the service stored the sender of no report."
 
     @property
     def reports_lost(self) -> int:

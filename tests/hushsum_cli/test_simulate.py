@@ -124,7 +124,7 @@ def test_local_mode_is_told_to_the_run_with_the_defaults_of_its_form(
     asked = planted(monkeypatch, GOOD_REPORTS)
     ended = hushsum("simulate", "--mode", "local", "--shuffler", "--randomiser", "projective")
     assert (ended.status, ended.err) == (0, "")
-    assert "the service knows of no report whose it is." in " ".join(ended.out.split())
+    assert "the service stored the sender of no report." in " ".join(ended.out.split())
     assert hushsum("simulate", "--mode", "local", "--form", "silo").status == 0
     assert hushsum("simulate", "--mode", "local", "--clients", "7", "--deltas", "30").status == 0
     assert hushsum("simulate").status == 0

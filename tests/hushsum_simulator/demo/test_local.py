@@ -49,5 +49,5 @@ def test_the_fleet_of_a_shuffled_run_has_more_time_where_processes_start_slowly(
 
 
 def test_a_window_that_ends_much_later_is_refused() -> None:
-    with pytest.raises(SettingsConflictError, match="take windows of seconds"):
+    with pytest.raises(SettingsConflictError, match="use windows of seconds"):
         window_to_shuffle(shuffled_plan(window={"length": "1h"}), NOW_MS, 1.0)
