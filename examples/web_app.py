@@ -64,10 +64,10 @@ class ThreadingServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-def main(target: str | Transport) -> None:
+def main(target: str | Transport, port: int = 8080) -> None:
     """Serves until it is interrupted; then waits a moment for answers."""
     with EdgeClient(target, spool=f"web-{os.getpid()}.db", policy=Policy(max_epsilon=1.0)) as client:
-        server = make_server("localhost", 8080, ReadingsApp(client), server_class=ThreadingServer)
+        server = make_server("localhost", port, ReadingsApp(client), server_class=ThreadingServer)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -77,4 +77,5 @@ def main(target: str | Transport) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "localhost:7443")
+    address, *ports = sys.argv[1:] or ["localhost:7443"]
+    main(address, *map(int, ports))
