@@ -69,7 +69,7 @@ async def counters_of(aggregator: Aggregator) -> Sketch:
     return Sketch.of_counters(PLAN, sealed.counters, sealed.counts)
 
 
-def assert_same(counted: Sketch, records: list[list[float]]) -> None:
+def assert_same(counted: Sketch, records: list[list[int]]) -> None:
     expected = Sketch(PLAN)
     expected.add(np.array(records))
     assert np.array_equal(counted.counters, expected.counters)
