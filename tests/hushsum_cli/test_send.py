@@ -105,7 +105,7 @@ def test_records_are_read_once_and_warned_of_once(
     data.write_text("a,b\n" + "1,2\n" * 1500 + "1,\n99,2\n1,2,3\n" + "1,2\n" * 997)
     with serving(tmp_path, small_plan(record=NAMED, window=ONE_WINDOW)) as address:
         ended = hushsum("send", "--data", str(data), "--to", address, "--spool", str(tmp_path / "spool.db"))
-    assert ended.out == "2,498 records, 2 left out: 2,498 acknowledged\n"
+    assert ended.out == "2,498 records, 2 dropped: 2,498 acknowledged\n"
     dropped, clipped = ended.err.splitlines()
     assert "2 of 2500 records were left out: 2 cannot be read" in dropped
     assert "such as line 1504 of records.csv: 3 cells, expected 2" in dropped

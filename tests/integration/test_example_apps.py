@@ -119,6 +119,7 @@ async def test_the_web_app_loses_and_doubles_nothing(tmp_path: Path) -> None:
             if part == 0:
                 await aggregator.end(signal.SIGKILL)
         await aggregator.start()
+        said = ""
         for _ in range(600):
             if " 0 deltas queued" in (said := await asyncio.to_thread(answer, "/status")):
                 break
