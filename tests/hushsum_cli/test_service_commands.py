@@ -71,7 +71,7 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
         assert hushsum("admin", "seal", "--at", address, "--window", str(window)).status == 1
         assert sealed_early(hushsum, address) == window
         late = hushsum("send", *asked)  # 3 deltas of a sealed window
-        assert (late.status, late.out) == (1, "2,499 records, 1 left out in 3 deltas: 3 late\n")
+        assert (late.status, late.out) == (1, "2,499 records, 1 dropped in 3 deltas: 3 late\n")
         assert "not counted: 3 deltas arrived after their window was sealed (late)" in late.err
         released = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
         assert (released["epsilon_spent"], released["epsilon_left"]) == ("1", "99")
