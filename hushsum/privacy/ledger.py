@@ -107,7 +107,12 @@ class Ledger:
         return f"Ledger({self._path!r})"
 
     def _repr_html_(self) -> str:
-        limits, spends, spent, left = self.limits, self.events(), self.spent, self.left
+        try:
+            limits, spends, spent, left = self.limits, self.events(), self.spent, self.left
+        except sqlite3.ProgrammingError as error:  # closed, or opened by another thread
+            closed = "closed" in str(error).lower()
+            state = "closed" if closed else "opened by another thread, which alone can read it"
+            return pairs_html(f"Ledger {self._path}", [("state", state)])
         if limits is None or left is None:
             return pairs_html(f"Ledger {self._path}", [("spent", "nothing; no limits are fixed yet")])
         total = limits.cost

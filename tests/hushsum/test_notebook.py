@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,17 @@ def test_a_ledger_shows_what_is_spent_and_left(tmp_path: Path) -> None:
     assert "25 spent, 75 left of 100" in html
     assert "25 spends, the newest 20" in html
     assert html.count("in-process") == 20
+
+
+def test_a_ledger_that_cannot_be_read_here_shows_its_path_and_why(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with hs.Ledger(path) as ledger, ThreadPoolExecutor(1) as other:
+        html = shown(other.submit(ledger._repr_html_).result())
+        assert str(path) in html
+        assert "opened by another thread" in html
+    html = shown(ledger._repr_html_())
+    assert str(path) in html
+    assert "closed" in html
 
 
 def test_a_plan_of_sets_and_one_of_reports_show() -> None:
