@@ -15,6 +15,7 @@ are.
 
 import csv
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -36,6 +37,10 @@ Floats = npt.NDArray[np.float64]
 Columns = Sequence[str] | Mapping[str, str]
 _SUFFIXES: Final = (".parquet", ".csv", ".npy")
 _RAGGED_SHOWN: Final = 3
+_HEADER_MAX: Final = 2**16  # bytes
+_LINE_END: Final = re.compile(rb"[\r\n]")
+_OTHER_DELIMITERS: Final = re.compile(r"[;|\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_LIKE_A_VALUE: Final = re.compile(r"^\s*[\d.+\-\u2212]|@")  # numbers, dates, percentages, e-mail addresses
 _NAMELESS: Final = frozenset({list, tuple, np.ndarray})  # types of most rows, which have no names
 
 
@@ -251,6 +256,15 @@ def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
     if not any(has_names.values()):
         return None
     return _Rows(items, [_fields_of(item) if has_names[type(item)] else None for item in items])
+
+
+def rows_have_names(records: Any) -> bool:
+    """Whether one row, or some of a list of rows, have names; an empty list may be one of such rows."""
+    if isinstance(records, np.ndarray) and records.dtype != np.object_:
+        return False
+    if isinstance(records, list | tuple) and not records:
+        return True
+    return has_fields(type(records)) or _named_rows(records, by_name=True) is not None
 
 
 def _read_rows(
@@ -604,11 +618,18 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def column_names(path: str | PathLike[str]) -> tuple[str, ...]:
+def column_names(path: str | PathLike[str], *, given: Collection[str] = ()) -> tuple[str, ...]:
     """The names of a file's columns: of a CSV its first line, of a Parquet file its schema. No value is read.
 
+    Of a CSV one line is read and decoded, so that nothing behind it decides about the result.
+
+    Args:
+        path: A CSV in UTF-8 with commas between its cells, or a Parquet file.
+        given: Names that the caller knows: they are names, though they look like values, such as ``2019``.
+
     Raises:
-        RecordError: The file cannot be read, or its columns have no names. What stands in their place is not shown.
+        RecordError: The file cannot be read, or its columns have no names, or a name looks like a value of a record.
+            The error shows nothing of the file.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -623,12 +644,44 @@ def column_names(path: str | PathLike[str]) -> tuple[str, ...]:
             raise RecordError(f"{path}: reading Parquet files needs pyarrow: pip install 'hushsum[files]'") from error
         try:
             names = parquet.read_schema(path).names
-        except (ArrowException, OSError) as error:
-            raise RecordError(f"{path}: not a Parquet file") from error
+        except (ArrowException, OSError):
+            raise RecordError(f"{path}: not a Parquet file") from None
+        where = "its schema"
     else:
-        names = _first_line(path)
-        if any(map(_is_number, names)):  # values of a record, some of which may be text
-            raise RecordError(f"{path}: its first line holds a number, expected the names of the columns alone")
+        names, where = _header(path), "its first line"
+    unknown = [name for name in names if name not in given]
+    if any(map(_OTHER_DELIMITERS.search, unknown)):
+        raise RecordError(
+            f"{path}: {where} holds a semicolon, tab, vertical bar or control character, "
+            "expected names of columns with commas between them"
+        )
+    if any(_is_number(name) or _LIKE_A_VALUE.search(name) for name in unknown):  # of a record
+        raise RecordError(
+            f"{path}: {where} holds a number, a date, an e-mail address or another value, "
+            "expected the names of the columns alone; a name that looks like this must be given, as in --columns"
+        )
     if not names or not all(names):
         raise RecordError(f"{path}: {'a column has no name' if names else 'no column has a name'}")
-    return _named(names, names, str, str(path)).names
+    if len(set(names)) < len(names):
+        raise RecordError(f"{path}: two columns have the same name")
+    return tuple(names)
+
+
+def _header(path: Path) -> list[str]:
+    """The cells of the first line of a CSV. An error shows nothing of it."""
+    try:
+        with path.open("rb") as file:
+            line = _LINE_END.split(file.readline(_HEADER_MAX + 1), maxsplit=1)[0]
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(line) > _HEADER_MAX:
+        raise RecordError(f"{path}: its first line has more than {_HEADER_MAX:,} bytes, expected names of columns")
+    try:
+        text = line.decode("utf-8-sig")
+        cells = next(csv.reader([text], strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        wrong = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "has quotes that do not match"
+        raise RecordError(f"{path}: its first line {wrong}, expected names of columns") from None
+    if text.count('"') % 2:
+        raise RecordError(f"{path}: its first line has quotes that do not match, expected names of columns")
+    return cells

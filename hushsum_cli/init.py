@@ -104,6 +104,9 @@ def init(  # noqa: PLR0913  one argument an option
     if out.exists() and not force:
         raise click.ClickException(f"{out} already exists: use --force to overwrite it, or -o for another file")
     answers = _Answers(data, dict(map(_bound, bounds)), _listed(columns), asks=sys.stdin.isatty() and not as_json)
+    answers.others = [column for column in (label_column, client_column) if column is not None]
+    answers.public = public
+    answers.read_names()
     question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
     if question == "classes" and data is not None:
         label_column = answers.ask("Column with the labels", label_column)
@@ -165,6 +168,7 @@ def init(  # noqa: PLR0913  one argument an option
             if key in {"columns", "classes", "sketch", "promise", "budget"}
         ),
         ("error", _error_text(proposal, std_error)),
+        ("name", f"{plan.name}: it becomes public with the plan and its releases; --name changes it"),
         ("file", f"written to {out}: read its comments, and correct the values that you know better"),
         ("accuracy", f"hushsum plan advise {out}"),
         ("next", f"hushsum release make {options}" if options else f"hushsum plan make {out}"),
@@ -184,6 +188,7 @@ class _Answers:
     others: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     records: int | None = None
+    public: bool = False
     taken: list[str] = field(default_factory=list)
     names: tuple[str, ...] | None = None
 
@@ -196,16 +201,44 @@ class _Answers:
             return f"the values of {self.data.name}, which --public declares public: {', '.join(self.taken)}"
         return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
 
-    def wanted(self) -> list[str]:
-        """The columns of a record, in their order."""
-        from hushsum.errors import RecordError
+    def read_names(self) -> None:
+        """Reads the names of the file's columns, and has them confirmed on a terminal.
+
+        Raises:
+            RecordError: They cannot be read, or look like values.
+            click.ClickException: They are values.
+        """
         from hushsum.tables import column_names
 
-        if self.data is not None and self.names is None:
-            self.names = column_names(self.data)
+        if self.data is None:
+            return
+        self.names = column_names(self.data, given={*self.columns, *self.others, *self.bounds})
+        if self.asks and not self.public:
+            click.echo(f"Columns of {self.data.name}: {', '.join(self.names)}")
+            if not click.confirm("Are these names of columns, and no values?", default=False):
+                raise click.ClickException(f"{self.data}: add a first line with the names of the columns")
+
+    def wanted(self) -> list[str]:
+        """The columns of a record, in their order.
+
+        Raises:
+            RecordError: The file has no column of a name that was given. Its names are shown only if they are known not
+                to be values: they are public, or were confirmed, or one of them was given.
+        """
+        from hushsum.errors import RecordError
+
+        if self.names is not None:
+            given = (*self.columns, *self.others, *self.bounds)
+            known = self.public or self.asks or not {*given}.isdisjoint(self.names)
             for column in (*self.columns, *self.others):
                 if column not in self.names:
-                    raise RecordError(f"{self.data}: no column {column!r}; it has {', '.join(self.names)}")
+                    has = ", ".join(self.names) if known else f"{len(self.names)} columns of other names"
+                    raise RecordError(f"{self.data}: no column {column!r}; it has {has}")
+            if not known:
+                raise RecordError(
+                    f"{self.data}: has {len(self.names)} columns, of which none was named; "
+                    "give each its bounds (--bounds NAME=LOW:HIGH, --columns NAME,...)"
+                )
         found = self.columns or list(self.names or ()) or list(self.bounds)
         return [column for column in found if column not in self.others]
 
@@ -311,10 +344,10 @@ def _comments(answers: _Answers, proposal: "Proposal") -> Iterator[str]:
     if answers.data is None:
         yield "No file was read."
     elif answers.taken:
-        yield f"Taken from the values of {json.dumps(answers.data.name)}, which was said to be public:"
+        yield "Taken from the values of the file, which was said to be public:"
         yield f"{json.dumps(', '.join(answers.taken))}. If it is private, this plan must not be used."
     else:
-        yield f"Of {json.dumps(answers.data.name)} the names of the columns were read, and no value."
+        yield "Of the file the names of the columns were read, and no value."
 
 
 def _expected_error(proposal: "Proposal") -> float | None:

@@ -541,7 +541,9 @@ def test_the_names_of_a_files_columns_are_read_without_a_value(tmp_path: Path) -
         ("name,7.5\n", "its first line holds a number"),
         ("", "no column has a name"),
         ("x,\n", "a column has no name"),
-        ("x,x\n", "two columns are named 'x'"),
+        ("x,x\n", "two columns have the same name"),
+        ('"x,y\n1,2\n', "quotes that do not match"),
+        ("x;y\n", "semicolon"),
     ],
 )
 def test_a_file_without_names_of_columns_is_refused(tmp_path: Path, text: str, error: str) -> None:

@@ -72,8 +72,10 @@ def test_a_regression_is_written_with_its_target_last(hushsum: Hushsum) -> None:
 
 def test_files_that_differ_in_their_values_alone_give_the_same_plan_byte_for_byte(hushsum: Hushsum) -> None:
     written, said = set(), set()
-    for folder, (seed, rows) in {"first": (1, 50), "other": (2, 7), "third": (3, 400)}.items():
+    for folder, (seed, rows) in {"first": (1, 50), "other": (2, 7), "third": (3, 400), "latin": (4, 9)}.items():
         data = csv(Path(folder) / "data.csv", seed, rows)
+        if folder == "latin":  # bytes behind the first line that are no UTF-8, quotes that are not closed
+            Path(data).write_bytes(Path(data).read_bytes().replace(b"kind\n", b'kind\n"Jos\xe9,\x00\n'))
         ended = hushsum("plan", "init", data, *BOUNDS, *TOTAL, "--columns", "age,income", "-o", f"{folder}/plan.toml")
         assert ended.status == 0, ended.err
         written.add(Path(folder, "plan.toml").read_bytes())
@@ -116,13 +118,87 @@ def test_another_plan_file_is_not_replaced_unasked(hushsum: Hushsum) -> None:
     Plan.from_toml("plan.toml")
 
 
-@pytest.mark.parametrize("first", ["1,2,3", "Smith,34,b"])
-def test_a_first_line_of_values_is_refused_and_not_shown(hushsum: Hushsum, first: str) -> None:
-    Path("data.csv").write_text(f"{first}\n4,5,6\n")
-    ended = hushsum("plan", "init", "data.csv", *TOTAL)
-    assert ended.status == 1
-    assert "its first line holds a number" in ended.err
-    assert first.split(",", maxsplit=1)[0] not in ended.err.replace("data.csv", "")
+SECRETS = (  # the bytes of a first line of values, and what must not show of it
+    ("1,2,3", "1,2"),
+    ("Smith,34,b", "Smith"),
+    ("34;52000;alice", "alice"),
+    ("alice\t34\t52000", "alice"),
+    ("alice|34|52000", "alice"),
+    ("alice,2020-01-31,b", "alice"),
+    ("alice,a@b.example,b", "alice"),
+    ("alice,12 %,b", "alice"),
+    ("alice,-5,b", "alice"),
+    ("alice,.5 kg,b", "alice"),
+    ("alice,nan", "alice"),
+    ('"alice,bob\n34,52000', "alice"),
+    ('alice,"bob\n34,52000"\n', "alice"),
+    ('alice, "bob\n', "alice"),
+    ("alice,alice", "alice"),
+    ("alice,jos\udce9", "alice"),
+    ("alice,b\x00ob", "alice"),
+    ("alice," + "b" * 70_000, "alice"),
+    ("alice,bob,carol", "bob"),  # looks like names, of which none was given
+)
+
+
+@pytest.mark.parametrize(("first", "secret"), SECRETS, ids=range(len(SECRETS)))
+@pytest.mark.parametrize("options", [(), ("--bounds", "age=0:120"), ("--columns", "age"), ("--label-column", "kind")])
+def test_a_first_line_of_values_is_refused_and_not_shown(
+    hushsum: Hushsum, first: str, secret: str, options: tuple[str, ...]
+) -> None:
+    Path("data.csv").write_bytes(f"{first}\n4,5,6\n".encode(errors="surrogateescape"))
+    for more in ((), ("--json",)):
+        ended = hushsum("plan", "init", "data.csv", *TOTAL, *options, *more)
+        assert ended.status == 1
+        assert "data.csv" in ended.err
+        assert secret not in ended.err + ended.out
+        assert not Path("plan.toml").exists()
+
+
+@pytest.mark.parametrize("first", ["2019,2020", "income @ home,1st"])
+def test_names_that_look_like_values_are_taken_where_they_are_given(hushsum: Hushsum, first: str) -> None:
+    Path("data.csv").write_text(f"{first}\n1,2\n3,4\n")
+    one, other = first.split(",")
+    bounds = ("--bounds", f"{one}=0:9", "--bounds", f"{other}=0:9")
+    for options in (bounds, (*bounds, "--columns", first)):
+        ended = hushsum("plan", "init", "data.csv", *TOTAL, *options, "--force")
+        assert ended.status == 0, ended.err
+        assert Plan.from_toml("plan.toml").collection.names == (one, other)
+    refused = hushsum("plan", "init", "data.csv", *TOTAL, *bounds[:2], "--columns", one, "--force")
+    assert refused.status == 1
+    assert other not in refused.err
+
+
+def test_other_columns_are_named_where_one_name_that_was_given_is_found(hushsum: Hushsum) -> None:
+    data = csv(Path("data.csv"), 1)
+    found = hushsum("plan", "init", data, *TOTAL, "--columns", "age,gender")
+    assert "no column 'gender'; it has age, income, kind" in found.err
+    none = hushsum("plan", "init", data, *TOTAL, "--columns", "gender")
+    assert "no column 'gender'; it has 3 columns of other names" in none.err
+
+
+def test_on_a_terminal_names_are_confirmed_before_anything_else(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("data.csv").write_text("Smith,Boston\nJones,Paris\n")
+    for typed in ("\n", "n\n"):
+        monkeypatch.setattr("sys.stdin", Terminal(typed))
+        ended = hushsum("plan", "init", "data.csv", *TOTAL)
+        assert ended.status == 1
+        assert "Columns of data.csv: Smith, Boston" in ended.out
+        assert "Are these names of columns, and no values?" in ended.out
+        assert "Question" not in ended.out
+        assert not Path("plan.toml").exists()
+
+
+def test_the_output_says_that_the_name_becomes_public_and_comments_do_not_hold_it(hushsum: Hushsum) -> None:
+    data = csv(Path("patients_hiv.csv"), 1)
+    options = (*BOUNDS, *TOTAL, "--columns", "age,income")
+    shown = " ".join(hushsum("plan", "init", data, *options).out.split())
+    assert "patients_hiv: it becomes public with the plan and its releases; --name changes it" in shown
+    for more in ((), ("--public",)):
+        assert hushsum("plan", "init", data, *options, *more, "--name", "ages", "--force").status == 0
+        assert "hiv" not in Path("plan.toml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +219,7 @@ def test_what_is_missing_or_contradicts_is_named(hushsum: Hushsum, options: tupl
 
 def test_on_a_terminal_what_is_not_given_is_asked_for(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
     data = csv(Path("data.csv"), 1)
-    typed = ["histogram", "0", "0-120", "0:120", "0:500000", "", "half", "0.5", "2", "", "20000"]
+    typed = ["y", "histogram", "0", "0-120", "0:120", "0:500000", "", "half", "0.5", "2", "", "20000"]
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(typed) + "\n"))
     ended = hushsum("plan", "init", data)
     assert ended.status == 0, ended.err
@@ -161,7 +237,7 @@ def test_labels_and_clients_are_asked_for_where_the_question_needs_them(
     hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = csv(Path("data.csv"), 1)
-    typed = ["classes", "kind", "3", "income", "0:120", "a,b", "1", "2", "central", "500"]
+    typed = ["y", "classes", "kind", "3", "income", "0:120", "a,b", "1", "2", "central", "500"]
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(typed) + "\n"))
     ended = hushsum("plan", "init", data)
     assert ended.status == 0, ended.err
