@@ -21,8 +21,11 @@ HushsumError
 """
 
 import enum
+import sys
+import warnings
 from decimal import Decimal
 from fractions import Fraction
+from typing import Final
 
 
 class HushsumError(Exception):
@@ -186,3 +189,14 @@ class DeltaError(HushsumError):
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+_INSIDE: Final = frozenset({"hushsum", "functools"})  # functools calls cached properties
+
+
+def warn(warning: HushsumWarning) -> None:
+    """Warns at the line outside this package that called it, however deep the call."""
+    frame, level = sys._getframe(1), 2  # noqa: SLF001 -- the one way to it without reading source files
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)

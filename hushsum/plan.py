@@ -6,7 +6,6 @@ tables) and then travels as its canonical bytes: devices and later starts load t
 """
 
 import hashlib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +22,7 @@ from hushsum import canonical
 from hushsum.canonical import real, real_text, shown
 from hushsum.collection import Collection
 from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
-from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError
+from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError, warn
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.notebook import pairs_html
 from hushsum.parameters import Parameters
@@ -102,7 +101,7 @@ class Plan:
     ) -> None:
         self._set({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window}, parameters)
         for text in self.warnings():
-            warnings.warn(text, PlanWarning, stacklevel=2)
+            warn(PlanWarning(text))
 
     def _set(self, tables: Mapping[str, object], parameters: Iterable[npt.ArrayLike] | Parameters) -> None:
         name, top = tables["name"], Table(tables)
@@ -157,7 +156,7 @@ class Plan:
             raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
         plan = cls.from_fields(fields, parameters)
         for text in plan.warnings():
-            warnings.warn(text, PlanWarning, stacklevel=2)
+            warn(PlanWarning(text))
         return plan
 
     @classmethod

@@ -23,7 +23,9 @@ from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families.partition import Partition
 from hushsum.local.predicted_error import best_width
 from hushsum.plan import Plan
+from hushsum.privacy.spec import records_per_client_of
 from hushsum.public_random import PublicSeed, PublicStream
+from hushsum.schema import Table
 
 DENSITY: Final = "density"
 OUTLIERS: Final = "outliers"
@@ -184,6 +186,8 @@ def propose(  # noqa: PLR0913 -- one argument a question
     elif target is not None:
         raise ValueError(f"target: allowed only with question {REGRESSION!r}, got {question!r}")
     epsilon, total = _real("privacy.epsilon", epsilon), _real("privacy.total_epsilon", total_epsilon)
+    privacy, why = _privacy(epsilon, total, trust, delta, total_delta, records_per_client, clients)
+    _check_privacy(privacy)
     chosen = _Choice(
         question=question,
         trust=trust,
@@ -204,7 +208,6 @@ def propose(  # noqa: PLR0913 -- one argument a question
         "record.lower": "public bounds of each column, never from private data; records beyond them are clipped",
         "record.classes": "all labels that are counted; records with other labels are dropped",
     }
-    privacy, why = _privacy(epsilon, total, trust, delta, total_delta, records_per_client, clients)
     tables = {"name": name, "record": record, "sketch": sketch, "privacy": privacy}
     return Proposal(tables, reasons | why, question, chosen.records, density)
 
@@ -473,6 +476,14 @@ def _privacy(
         "privacy.secure": "clients of a round, and the fraction of them that may drop out",
         "privacy.local": TRUSTED[trust],
     }
+
+
+def _check_privacy(privacy: Mapping[str, object]) -> None:
+    """Refuses numbers that no plan may have, before sizes are computed from them."""
+    table = Table(privacy, "privacy")
+    for key in ("epsilon", "total_epsilon"):
+        table.real(key, expected="a number above 0", above=0)
+    records_per_client_of(table, table.choice("unit", built=["record", "client"], default="record"))
 
 
 def _delta(delta: object, trust: str) -> Fraction:

@@ -1,7 +1,6 @@
 """A sketch: a plan and its integer counters. Records are added, sketches of one plan are merged."""
 
 import operator
-import warnings
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from hushsum.collection import by_class
 from hushsum.entropy import OsEntropy
-from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError
+from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError, warn
 from hushsum.families import Increments, Records
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
@@ -115,7 +114,7 @@ class Sketch:
         if problems.records and problems.dropped == problems.records:
             raise RecordError(f"records: none of {problems.records} can be used: {problems.reasons}")
         for warning in problems.warnings():  # before anything changes: where a warning is an error, nothing was added
-            warnings.warn(warning, stacklevel=2)
+            warn(warning)
         added, sparse = self._hashed(usable.accepted, numbers)
         # In this order an interruption between two lines may cost the client some of its bound, and never passes it.
         self._contributions += contributions
@@ -221,8 +220,11 @@ class Sketch:
             return
         for client, count in contributions.items():
             if count > bound:
-                expected = f"at most privacy.records_per_client = {bound}"
-                raise ContributionError(f"client {client!r} would have {count} records, {expected}")
+                raise ContributionError(
+                    f"client {client!r} would have {count} records, expected at most privacy.records_per_client = "
+                    f"{bound}: cut each client to its first {bound} records; do not choose the bound by this number, "
+                    "which one client decides"
+                )
 
 
 def client_ids(clients: Iterable[Any] | None, n: int, earlier: Iterable[ClientId] = ()) -> list[ClientId]:

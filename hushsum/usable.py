@@ -210,4 +210,5 @@ def _unknown(given: list[object] | None, unlabelled: npt.NDArray[np.bool_]) -> t
 
 
 def _share(count: int, total: int) -> str:
-    return f"{count:,} ({100 * count / total:.2g} %)"
+    percent = 100 * count / total
+    return f"{count:,} ({percent:.{2 if percent < 99.5 else 3}g} %)"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hushsum import query
 from hushsum.entropy import OsEntropy
+from hushsum.errors import RecordError
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
@@ -29,7 +30,7 @@ from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import spend_told
 from hushsum.release_format import COUNTERS_MAX, Header, check_reports, decode, encode
 from hushsum.sketch import Sketch
-from hushsum.tables import read_file, read_queries, table_of
+from hushsum.tables import read_file, read_queries, rows_have_names, table_of
 
 if TYPE_CHECKING:
     from hushsum.proposal import Bounds
@@ -102,8 +103,8 @@ class Release:
         Args:
             data: What :meth:`hushsum.Sketch.add` takes: a data frame, an Arrow table, a mapping, a list of dicts, the
                 path of a CSV, Parquet or ``.npy`` file, or an array (n, d).
-            bounds: For each column its public lower and upper bound, by its name: ``{"x": (0, 10)}``; of an array a
-                list of d pairs. They must be known without the data.
+            bounds: For each column its public lower and upper bound, by its name: ``{"x": (0, 10)}``; of an array,
+                whose columns have no names, a list of d pairs. They must be known without the data.
             epsilon: ε of this release.
             ledger: A ledger or its path; None: the release says "unaccounted".
             total_epsilon: The most that all releases of the ledger may spend in all. None: what the ledger allows; of a
@@ -148,6 +149,11 @@ class Release:
             columns = [column for column in table.names if column not in others]
         if columns is not None:
             bounds = bounds_of(columns, bounds)
+        elif isinstance(bounds, Mapping) and not rows_have_names(data):
+            raise RecordError(
+                "bounds: got them by names, but the columns of the data have none: "
+                "give a list of pairs in the order of its columns"
+            )
         limits = _limits(ledger)
         proposal = propose(
             bounds,

@@ -125,3 +125,44 @@ def test_the_target_of_a_regression_is_found_by_its_name_and_of_an_array_it_is_t
     assert fit_regression(release)[0] == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ValueError, match="of an array the last column is the target"):
         hs.Release.from_data(frame.to_numpy(), bounds=bounds, epsilon=1, question="regression", target="y")
+
+
+def test_bounds_by_name_are_refused_for_data_whose_columns_have_no_names(frame: pd.DataFrame, tmp_path: Path) -> None:
+    np.save(tmp_path / "data.npy", frame.to_numpy())
+    for data in (frame.to_numpy(), frame.to_numpy().astype(object), frame.to_numpy().tolist(), tmp_path / "data.npy"):
+        with pytest.raises(hs.RecordError, match="bounds: got them by names, but the columns of the data have none"):
+            hs.Release.from_data(data, bounds={"y": (0, 20), "x": (0, 10)}, epsilon=1, ledger=tmp_path / "ledger.db")
+    assert not (tmp_path / "ledger.db").exists()
+    for named in (list(frame[:5].itertuples(index=False)), frame[:5].to_dict("records"), {"x": 1.0, "y": 2.0}, []):
+        hs.Release.from_data(named, bounds=BOUNDS, epsilon=1)
+
+
+@pytest.mark.parametrize("question", ["density", "histogram", "outliers"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": 0},
+        {"epsilon": -1},
+        {"epsilon": 1, "total_epsilon": 0},
+        {"epsilon": 1, "records_per_client": -1, "clients": [1] * 3},
+        {"epsilon": 1, "records_per_client": 0, "clients": [1] * 3},
+    ],
+    ids=str,
+)
+def test_numbers_that_no_plan_may_have_are_plan_errors(question: str, wrong: dict[str, Any]) -> None:
+    for dim in (1, 2, 3):
+        with pytest.raises(hs.PlanError, match=r"^privacy\."):
+            hs.Release.from_data(np.ones((3, dim)), bounds=[(0, 2)] * dim, question=question, **wrong)
+
+
+def test_warnings_point_at_the_line_that_called(frame: pd.DataFrame) -> None:
+    frame.loc[0, "x"] = np.nan
+    with pytest.warns(hs.HushsumWarning) as warned:
+        hs.Release.from_data(frame, bounds={"x": (0, 3), "y": (0, 6)}, epsilon=20)
+    assert {each.category for each in warned} == {hs.DroppedRecordsWarning, hs.ClippedRecordsWarning, hs.PlanWarning}
+    assert {each.filename for each in warned} == {__file__}
+
+
+def test_the_share_of_clipped_records_is_a_plain_percentage(frame: pd.DataFrame) -> None:
+    with pytest.warns(hs.ClippedRecordsWarning, match=r"^3,000 \(100 %\) of 3000 records"):
+        hs.Release.from_data(frame, bounds={"x": (20, 30), "y": (0, 20)}, epsilon=1)
