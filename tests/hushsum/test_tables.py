@@ -554,3 +554,12 @@ def test_a_file_without_names_of_columns_is_refused(tmp_path: Path, text: str, e
     for other in (tmp_path / "none.csv", tmp_path / "a.npy"):
         with pytest.raises(RecordError):
             column_names(other)
+
+
+def test_names_of_a_parquet_file_that_look_like_values_are_refused_unless_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"34": [1.0], "Smith": [2.0]}), path)
+    with pytest.raises(RecordError, match="its schema holds a number") as refused:
+        column_names(path)
+    assert "Smith" not in str(refused.value)
+    assert column_names(path, given=["34"]) == ("34", "Smith")
