@@ -51,7 +51,7 @@ def verify_shares(mechanism: Mechanism, claim: Claim) -> None:
     if came == h:
         return
     if h is None:
-        raise GuaranteeError(f"noise in shares of {came} clients belongs to mode 'secure' alone")
+        raise GuaranteeError(f"noise in shares of {came} clients is only for mode 'secure'")
     got = "noise that is drawn whole" if came is None else f"shares of which {came} are the whole noise"
     raise GuaranteeError(
         f"of this cohort {h} honest clients are sure to survive: it needs honest_survivors = {h}, so that their shares "

@@ -297,7 +297,7 @@ class IdSets:
         arrays: dict[str, Any] = {
             "float": [np.array([1.0, 2.0])],
             "two axes": [np.array([[1, 2]])],
-            "strings": [np.array(["1"])],
+            "strings and numbers": [["1", 2]],
             "None": [None],
             "masked": [np.ma.masked_array([1, 2], mask=[False, True])],
         }
