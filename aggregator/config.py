@@ -55,9 +55,12 @@ class DatabaseAddress:
         if parts.scheme not in {"postgresql", "postgres"}:
             raise ValueError("expected postgresql://user:password@host:port/name")
         options = parse_qs(parts.query)
-        before, _, netloc = parts.netloc.rpartition("@")
-        if "@" in before:
-            raise ValueError("an @ in user or password is written %40")
+        credentials, _, netloc = parts.netloc.rpartition("@")
+        # Otherwise a piece of a password would be taken for a host or a name, and shown.
+        if dsn.count("@") > parts.netloc.count("@") or "@" in credentials:
+            raise ValueError("in user, password, name and options / is written %2F, ? %3F, # %23 and @ %40")
+        if not all(_has_port_or_none(each) for each in netloc.split(",")):
+            raise ValueError("a port is a number; expected postgresql://user:password@host:port/name")
         # In the order of asyncpg: an earlier place hides the later ones.
         for place in (netloc, ",".join(options.get("host", [])), _of_a_service(options), os.environ.get("PGHOST", "")):
             self.hosts = tuple(_host_of(each) for each in place.split(",") if each)
@@ -79,6 +82,11 @@ class DatabaseAddress:
 def _of_a_service(options: dict[str, list[str]]) -> str:
     """The host of a connection service file; the file is not read here, so the host may be any."""
     return f"service {options['service'][-1]}" if "service" in options else ""
+
+
+def _has_port_or_none(address: str) -> bool:
+    _, colon, port = address.rpartition("]")[2].partition(":")
+    return not colon or port.isdecimal()
 
 
 def _host_of(address: str) -> str:

@@ -222,6 +222,15 @@ def test_windows_are_opened_by_gateways_and_with_direct_producers_by_workers_too
         f"hushsum:{PASSWORD}",
         f"postgresql://hushsum:{PASSWORD}@db.example/counts",
         f"postgresql://hushsum:{PASSWORD}@[::1/counts",
+        f"postgresql://hushsum:{PASSWORD}",
+        *(
+            f"postgresql://hushsum:{password}@db.example:5432/counts{options}"
+            for sign in "/@:%?#[]&=,"
+            for password in (f"{PASSWORD}{sign}x", f"x{sign}{PASSWORD}", f"1{sign}{PASSWORD}{sign}y")
+            for options in ("", "?sslmode=prefer")
+        ),
+        f"postgresql://hushsum:{PASSWORD}?a={PASSWORD}@db.example/counts",
+        f"postgresql://hushsum:a@db/{PASSWORD}@db.example/counts",
         [PASSWORD],
     ),
 )
@@ -305,7 +314,7 @@ def test_an_address_without_a_host_is_that_of_the_environment(
 
 
 def test_an_at_sign_that_would_make_another_host_of_a_part_of_the_password_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^postgres_dsn: .* %40$") as caught:
+    with pytest.raises(ConfigError, match=r"^postgres_dsn: .* @ %40$") as caught:
         Config.of(**{**CLUSTER, "postgres_dsn": f"postgresql://u:p@db,{PASSWORD}@127.0.0.1/x"})
 
     assert PASSWORD not in str(caught.value)
