@@ -14,13 +14,13 @@ from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, LogError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
-from aggregator.log.sqlite import LOG_FILE, SqliteLog
+from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
-from aggregator.release.receipts import NoReceipts, ReceiptsFile
+from aggregator.release.receipts import NoReceipts, ReceiptsFile, reconcile
 from aggregator.runtime import Runtime, retry, within
-from aggregator.store.store import Store, open_sqlite_store, read_sqlite_store
+from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sqlite_store
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 
@@ -43,6 +43,7 @@ class Backends:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
         self._store: Store | None = None
+        self._is_current = True  # whether the store has the tables of this version
         # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
 
@@ -61,22 +62,24 @@ class Backends:
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
-    async def look_at_store(self) -> Store | None:
-        """Opens the store to be read alone: nothing is created or upgraded. None: there is nothing in it yet.
+    async def look_at_store(self) -> Store:
+        """Opens the store to be read alone: nothing is created or upgraded. An empty one in memory if there is none.
 
         Raises:
-            ConfigError, StoreError: As :meth:`store`.
+            ConfigError, StoreError: As :meth:`store`, or the file is damaged.
         """
         if self._config.store == "sqlite":
-            if not self._files.store.exists():
-                return None
-            self._store = await read_sqlite_store(self._files.store, self._runtime)
+            if self._files.store.exists():
+                self._store, self._is_current = await read_sqlite_store(self._files.store, self._runtime)
+            else:
+                self._store = memory_store(self._runtime)
         else:
             database = await self._patiently("the database", lambda _: self._open_postgres(migrates=False))
-            if not database.has_tables:
+            if database.has_tables:
+                self._store = Store(database)
+            else:
                 await database.close()
-                return None
-            self._store = Store(database)
+                self._store = memory_store(self._runtime)
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
@@ -105,14 +108,14 @@ class Backends:
         return log
 
     async def look_at_log(self, plan: Plan) -> None:
-        """Opens an existing log to be read alone: nothing is created.
+        """Opens an existing log to be read alone, and compares it with what is folded: nothing is created.
 
         Raises:
-            ConfigError, LogError: As :meth:`log`.
+            ConfigError, LogError: As :meth:`log`, or the file is damaged.
         """
         if self._config.log == "sqlite":
-            if self._files.log.exists():
-                (await self._runtime.blocking(LOG_FILE.open_reading, self._files.log)).close()
+            passed = None if self._store is None else await self._passed(plan)
+            await SqliteLog.look(self._files.log, plan.id, self._config.partitions, passed, self._runtime)
             return
         absent = LogError("the topic is made at the first start")
         try:
@@ -128,8 +131,7 @@ class Backends:
         kafka, messages = _cluster("aggregator.log.kafka.log"), self.messages(plan.id)
 
         async def open_log(waiting: "_Waiting") -> Log:
-            marks = {} if self._store is None else await self._store.fold_marks(plan.id)
-            passed = {partition: mark.position for partition, mark in marks.items()}
+            passed = await self._passed(plan)
             opened = await kafka.KafkaLog.open(
                 self._kafka, plan, partitions, messages, self._runtime, waiting, passed, absent=absent
             )
@@ -138,6 +140,11 @@ class Backends:
             return log
 
         return await self._patiently("kafka", open_log)
+
+    async def _passed(self, plan: Plan) -> dict[int, int]:
+        """The stored position of each partition's fold."""
+        marks = {} if self._store is None else await self._store.fold_marks(plan.id)
+        return {partition: mark.position for partition, mark in marks.items()}
 
     async def receipts(self) -> Receipts:
         """Opens the receipts, apart from the store.
@@ -165,16 +172,35 @@ class Backends:
 
         return await self._patiently("kafka", open_topic)
 
-    async def _receipts_file(self) -> Receipts:
+    async def look_at_receipts(self, plan: Plan) -> None:
+        """Compares the file of receipts with the store, as a releaser does: nothing is created or repaired.
+
+        Raises:
+            ConfigError: Another process uses the file.
+            ReceiptsError: Nothing would be released.
+        """
+        receipts = await self._receipts_file(repairs=False)
+        if self._store is None:
+            await receipts.read()
+        elif self._is_current:
+            problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
+            if problem:
+                raise ReceiptsError(problem)
+        else:
+            await receipts.read()
+            _journal.warning("receipts not compared with the store: its file is upgraded at the start")
+
+    async def _receipts_file(self, *, repairs: bool = True) -> Receipts:
         """Receipts in a file that only this process uses; a file that cannot be used stops only releasing."""
         path = self._config.receipts or self._files.receipts
+        lock = path.with_name(f"{path.name}.lock")
         try:
-            if self._config.receipts is not None:
-                self._stack.callback(held(path.with_name(f"{path.name}.lock"), f"receipts: {path}").close)
+            if self._config.receipts is not None and (repairs or lock.exists()):
+                self._stack.callback(held(lock, f"receipts: {path}").close)
             if _volume(path.parent) == _volume(self._files.path):
                 text = f"{path} is on the same volume as the store and would be lost with it"
                 _warn([f"{text}: set receipts to a file on another volume"])
-            return await ReceiptsFile.open(path, self._runtime, OsEntropy())
+            return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
         except OSError as error:
             return NoReceipts(f"receipts {path}: {error}; releasing is stopped until they can be read")
         except ReceiptsError as error:

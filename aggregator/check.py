@@ -25,6 +25,7 @@ from aggregator.secure.round import RoundSettings
 from aggregator.shuffler.app import FILE, credentials_of, key_of, open_folder, read_plan
 from aggregator.shuffler.forwarder import Upstream
 from aggregator.shuffler.reports_file import KIND, check_plan
+from aggregator.sqlite import SqliteFile
 from aggregator.store.store import Store, memory_store
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
@@ -90,7 +91,7 @@ class _Check:
         if config.log == "kafka" or folder is not None:
             await self._try_with("log", plan, backends.look_at_log)
         if config.log == "sqlite" and folder is not None:
-            await self._try("receipts", lambda: self._receipts(backends))
+            await self._try_with("receipts", plan, backends.look_at_receipts)
         return plan
 
     async def _shuffler(self) -> Plan | None:
@@ -156,7 +157,7 @@ class _Check:
         await self._runtime.blocking(otlp_tracer(plan, self._config.role).close, 0.0)
 
     async def _folder(self) -> DataDir:
-        folder = DataDir.open(self._config.folder)
+        folder = DataDir.open(self._config.folder, changes=False)
         self._stack.callback(folder.close)
         return folder
 
@@ -187,13 +188,12 @@ class _Check:
     async def _shufflers(self, plan: Plan) -> None:
         shufflers_of(self._config.shufflers, plan)
 
-    async def _receipts(self, backends: Backends) -> None:
-        await (await backends.receipts()).read()
-
     async def _shuffler_folder(self) -> None:
-        path = open_folder(self._config, self._stack).path / FILE
+        path = open_folder(self._config, self._stack, changes=False).path / FILE
         if path.exists():
-            (await self._runtime.blocking(KIND.open_reading, path)).close()
+            file = SqliteFile(KIND, await self._runtime.blocking(KIND.open_alone, path), self._runtime)
+            self._stack.push_async_callback(file.close)
+            await file.check_pages()
 
     async def _shuffler_key(self) -> str:
         return key_of(self._config)[1].id

@@ -67,18 +67,22 @@ class DataDir:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, *, changes: bool = True) -> Self:
         """Makes the folder if it does not exist, and locks it.
+
+        Without ``changes`` permissions and files of an existing folder stay as they are.
 
         Raises:
             ConfigError: It cannot be written, or another process holds it: its files have one writer.
         """
         try:
-            _make_private(path)
+            _make_private(path, changes=changes)
             lock = held(path / "lock", f"data: {path}")
         except OSError as error:
             raise ConfigError(f"data: {path} cannot be used as the data directory: {error.strerror}") from error
         folder = cls(path, lock)
+        if not changes:
+            return folder
         folder.forget_listening()  # a process that was killed could not
         try:
             folder._close_files()
@@ -113,8 +117,8 @@ class DataDir:
             close_to_others(self.receipts)
 
 
-def _make_private(path: Path) -> None:
-    """Makes the folder for this user alone, or closes an existing one to others.
+def _make_private(path: Path, *, changes: bool) -> None:
+    """Makes the folder for this user alone, or with ``changes`` closes an existing one to others.
 
     Raises:
         ConfigError: Others may use it, and it belongs to another user or is a shared one (sticky bit).
@@ -129,6 +133,8 @@ def _make_private(path: Path) -> None:
         raise ConfigError(
             f"data: {path} is accessible to other users and owned by another user: use another directory, or chmod 700"
         )
+    if not changes:
+        return
     close_to_others(path)
     _journal.warning("data directory permissions restricted to the owner", data=str(path))
 

@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 from aggregator.data_dir import make_private_file
 from aggregator.errors import AggregatorError
-from aggregator.runtime import Runtime
+from aggregator.logs import journal
+from aggregator.runtime import Runtime, within
 from hushsum.fsync import sync_folder
 
 T = TypeVar("T")
@@ -31,9 +32,12 @@ _EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("s
 _BUSY_MS: Final = 10_000
 #: Errors that pass: another process has locked the file, or too many files are open to open a side file.
 _PASSING_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
+_PAGES_S: Final = 10.0
 _TRUNCATE_BUSY_MS: Final = 50
 _TRUNCATE_PAUSE_S: Final = 0.05
 _TRUNCATE_TRIES: Final = 10  # about a second: no release waits longer for a reader
+
+_journal = journal("sqlite")
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,24 @@ class DatabaseKind:
         Raises:
             AggregatorError: Of class ``error``: the file is missing, not such a file, or of a newer format.
         """
+        return self._open_reading(path, "mode=ro")
+
+    def open_alone(self, path: Path) -> sqlite3.Connection:
+        """As :meth:`open_reading`, while no other process writes the file: no side file is created.
+
+        A write-ahead log that a killed process left has to be read: SQLite then writes the ``-shm`` file beside it.
+        """
+        log = path.with_name(f"{path.name}-wal")
+        return self._open_reading(path, "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1")
+
+    def is_current(self, connection: sqlite3.Connection) -> bool:
+        """Whether a file that was opened for reading has the format of this version, and needs no upgrade."""
+        return _pragma(connection, "user_version") == self.version
+
+    def _open_reading(self, path: Path, how: str) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+                f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
             raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
@@ -185,6 +204,22 @@ class SqliteFile:
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Runs ``work`` in one transaction that reads one moment, the last one committed."""
         return await self._runtime.blocking(self._transaction, "BEGIN", work)
+
+    async def check_pages(self) -> None:
+        """Checks the structure of every page, for some seconds at most; logs a warning if they are too few.
+
+        Raises:
+            AggregatorError: The file's own error: a page is damaged.
+        """
+        check = self.read(lambda db: str(db.execute("PRAGMA quick_check(1)").fetchone()[0]))
+        try:
+            found = await within(_PAGES_S, check, runtime=self._runtime)
+        except TimeoutError:
+            self._connection.interrupt()
+            _journal.warning("file checked in part: it is too large", file=self._kind.what, after_s=_PAGES_S)
+            return
+        if found != "ok":
+            raise self._kind.error(f"{self._kind.what}: damaged: {found}; restore it")
 
     async def truncate(self) -> None:
         """Moves the write-ahead log into the file, so that no deleted bytes are left in it.

@@ -111,6 +111,36 @@ class SqliteLog:
             raise
         return cls(plan, ends, writer, reader, runtime)
 
+    @classmethod
+    async def look(
+        cls, path: Path, plan_id: bytes, partitions: int, passed: Mapping[int, int] | None, runtime: Runtime
+    ) -> None:
+        """Checks what a start would find, and creates nothing; no other process may be writing the file.
+
+        Args:
+            path: The file; it may not exist yet.
+            plan_id: The plan's id.
+            partitions: Their number.
+            passed: The stored positions of the folds, by partition; the log must hold what they need next. None: they
+                are not known.
+            runtime: Runs what blocks.
+
+        Raises:
+            LogGapError: The log does not hold what a fold needs next.
+            LogError: Damaged, or as :meth:`open`.
+        """
+        if not await runtime.blocking(path.exists):
+            for partition, position in sorted((passed or {}).items()):
+                if position:
+                    raise LogGapError(partition, position, 0)
+            return
+        reader = SqliteFile(LOG_FILE, await runtime.blocking(LOG_FILE.open_alone, path), runtime)
+        try:
+            await reader.check_pages()
+            await reader.read(lambda db: _check_next(db, plan_id, partitions, passed))
+        finally:
+            await reader.close()
+
     @property
     def partitions(self) -> int:
         return len(self._ends)
@@ -172,17 +202,38 @@ class SqliteLog:
 
 
 def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[int, list[int]]:
-    row = db.execute("SELECT number, partitions FROM plans WHERE id = ?", (plan_id,)).fetchone()
-    if row is None:
+    known = _registered(db, plan_id, partitions)
+    if known is None:
         plan = db.execute("INSERT INTO plans (id, partitions) VALUES (?, ?)", (plan_id, partitions)).lastrowid
         assert plan is not None  # an INSERT has one
         db.executemany("INSERT INTO ends VALUES (?, ?, 0)", [(plan, partition) for partition in range(partitions)])
         return plan, [0] * partitions
+    return known
+
+
+def _registered(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[int, list[int]] | None:
+    """The plan's number, and the end of each partition; None: the plan is new."""
+    row = db.execute("SELECT number, partitions FROM plans WHERE id = ?", (plan_id,)).fetchone()
+    if row is None:
+        return None
     plan, stored = row
     if stored != partitions:
         raise LogError(f"log: this plan has {stored} partitions, got {partitions}; the number cannot be changed")
     rows = db.execute("SELECT position FROM ends WHERE plan = ? ORDER BY partition", (plan,)).fetchall()
     return plan, [end for (end,) in rows]
+
+
+def _check_next(db: sqlite3.Connection, plan_id: bytes, partitions: int, passed: Mapping[int, int] | None) -> None:
+    """Raises LogGapError if the log does not hold what a fold needs next."""
+    plan, ends = _registered(db, plan_id, partitions) or (None, [0] * partitions)
+    if passed is None:
+        return
+    for partition, end in enumerate(ends):
+        position = passed.get(partition, 0)
+        if end < position:
+            raise LogGapError(partition, position, end)
+        if plan is not None and end > position:
+            _read(db, plan, partition, position, 1)
 
 
 def _append(db: sqlite3.Connection, plan: int, entries: Sequence[NewEntry]) -> list[int]:

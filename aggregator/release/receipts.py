@@ -223,8 +223,8 @@ _journal = journal("receipts")
 class ReceiptsFile:
     """See :class:`aggregator.interfaces.Receipts`. Made by :meth:`open`; one process writes."""
 
-    def __init__(self, path: Path, runtime: Runtime, entropy: Entropy) -> None:
-        self._path, self._runtime, self._entropy = path, runtime, entropy
+    def __init__(self, path: Path, runtime: Runtime, entropy: Entropy, *, repairs: bool) -> None:
+        self._path, self._runtime, self._entropy, self._repairs = path, runtime, entropy, repairs
         self._guard = threading.Lock()
         self._lines = ReceiptLines(f"receipts {path}")
         self._exists = False
@@ -232,13 +232,15 @@ class ReceiptsFile:
         self._size = 0  # of all complete lines, in bytes
 
     @classmethod
-    async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> Self:
+    async def open(cls, path: Path, runtime: Runtime, entropy: Entropy, *, repairs: bool = True) -> Self:
         """Opens the file and repairs a torn last line; only :meth:`begin` creates a file.
+
+        Without ``repairs`` the file is read alone, and a torn line is logged; nothing may be written then.
 
         Raises:
             ReceiptsError: It is damaged, of a newer format, or cannot be read or written.
         """
-        receipts = cls(path, runtime, entropy)
+        receipts = cls(path, runtime, entropy, repairs=repairs)
         await runtime.blocking(receipts._load)
         return receipts
 
@@ -261,14 +263,15 @@ class ReceiptsFile:
             if not self._path.exists():
                 return
             self._exists = True
-            close_to_others(self._path)
+            if self._repairs:
+                close_to_others(self._path)
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())  # bytes that a crash left in memory only are trusted from here on
                 *lines, tail = file.read().split(b"\n")
             for number, line in enumerate(lines, 1):
                 self._take(line, number)
             if tail:
-                self._repair(tail, len(lines) + 1)
+                self._take_tail(tail, len(lines) + 1)
             sync_folder(self._path.parent)
         except OSError as error:
             raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
@@ -281,14 +284,18 @@ class ReceiptsFile:
         self._lines.add(line, held)
         self._checksum, self._size = checksum, self._size + len(line) + 1
 
-    def _repair(self, tail: bytes, number: int) -> None:
-        """Adds the missing break to a complete line, or cuts off a torn one."""
+    def _take_tail(self, tail: bytes, number: int) -> None:
+        """Takes a line without its break; repairs add the break to a complete line, and cut off a torn one."""
         try:
             self._take(tail, number)
         except TornLineError:
             if number == 1 and not (tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)):
                 raise ReceiptsError(f"receipts {self._path}: not a receipts file; {_UNTIL}") from None
             torn = self._path.with_name(self._path.name + ".torn")
+            if not self._repairs:
+                text = "incomplete receipt will be truncated at the start"
+                _journal.warning(text, line=number, size_bytes=len(tail), copy=torn.name)
+                return
             # The copy is on the disk before the line is cut off.
             _append(torn, tail + b"\n")
             with self._path.open("r+b") as file:
@@ -296,9 +303,11 @@ class ReceiptsFile:
                 os.fsync(file.fileno())
             _journal.warning("incomplete receipt truncated", line=number, size_bytes=len(tail), copy=torn.name)
         else:
-            _append(self._path, b"\n")
+            if self._repairs:
+                _append(self._path, b"\n")
 
     def _begin(self) -> ReceiptsMark:
+        assert self._repairs, "opened to be read alone"
         with self._guard:
             if not self._lines.mark.id:
                 try:
@@ -315,6 +324,7 @@ class ReceiptsFile:
             return self._lines.mark
 
     def _write(self, receipt: Receipt) -> ReceiptsMark:
+        assert self._repairs, "opened to be read alone"
         with self._guard:
             if not self._lines.knows(receipt):
                 self._append_line(receipt)
@@ -373,8 +383,10 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
         os.close(descriptor)
 
 
-async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> tuple[str, list[Spend]]:
+async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> tuple[str, list[Spend]]:
     """Compares a plan's outcomes with its receipts; binds a store to receipts if it has none.
+
+    Without a ``fence`` nothing is written, and the store stays as it is bound.
 
     An unpublished outcome may lack its receipt: the crash came in between, and the outcome was never visible. A
     published one never may. A receipt says that its outcome may have been visible: if the store does not hold that very
@@ -394,7 +406,10 @@ async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: 
         raise  # their spends were of other data
     except ReceiptsError as error:
         problem = str(error)
-    stored = {(outcome.kind, outcome.window): outcome for outcome in await store.outcomes(plan_id)}
+    # A start registers the plan before this; a look at the files does not.
+    known = fence is not None or plan_id in {plan.plan_id for plan in await store.plans()}
+    outcomes = await store.outcomes(plan_id) if known else []
+    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
     published = {key for key, outcome in stored.items() if outcome.published}
     certified = await receipts.read()
     spends = [spend for *_, spend in certified]
@@ -413,8 +428,8 @@ async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: 
     return problem, spends
 
 
-async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> None:
-    """Binds store and receipts to each other, once, and compares them.
+async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:
+    """Binds store and receipts to each other, once (with a ``fence``), and compares them.
 
     The header is written before the store knows it: a crash in between leaves receipts that no store knows, and the
     next start binds the store to them. In the other order a store would miss receipts that nobody has lost.
@@ -424,6 +439,8 @@ async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int)
         await receipts.check(bound)
     if bound is None or not bound.id:
         await _check_unbound(store, receipts)
+        if fence is None:
+            return
         bound = await store.bind_receipts(plan_id, await receipts.begin(), fence=fence)
         await receipts.check(bound)
 

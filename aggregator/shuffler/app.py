@@ -160,9 +160,9 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
     return folder, file
 
 
-def open_folder(config: Config, stack: AsyncExitStack) -> DataDir:
+def open_folder(config: Config, stack: AsyncExitStack, *, changes: bool = True) -> DataDir:
     """The data folder, which the stack closes; ConfigError if it cannot be used, or is an aggregator's."""
-    folder = DataDir.open(config.folder)
+    folder = DataDir.open(config.folder, changes=changes)
     stack.callback(folder.close)
     for path in (folder.log, folder.store):
         if path.exists():  # a shuffler that is run by the aggregator's operator protects nobody from them

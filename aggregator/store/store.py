@@ -163,14 +163,23 @@ async def open_sqlite_store(path: Path, runtime: Runtime) -> Store:
     return Store(SqliteDatabase(writer, reader, runtime), exclusive=True)
 
 
-async def read_sqlite_store(path: Path, runtime: Runtime) -> Store:
-    """Opens an existing file for reading alone; nothing of it is upgraded.
+async def read_sqlite_store(path: Path, runtime: Runtime) -> tuple[Store, bool]:
+    """Opens an existing file that no other process writes, for reading alone; nothing of it is created or upgraded.
+
+    Returns:
+        The store, and whether it has all tables of this version: an older file is upgraded by a start.
 
     Raises:
-        StoreError: The file is missing, not a store, or of a newer format.
+        StoreError: The file is missing, damaged, not a store, or of a newer format.
     """
-    reader = SqliteFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_reading, path), runtime)
-    return Store(SqliteDatabase(reader, reader, runtime))
+    connection = await runtime.blocking(STORE_FILE.open_alone, path)
+    reader = SqliteFile(STORE_FILE, connection, runtime)
+    try:
+        await reader.check_pages()
+        return Store(SqliteDatabase(reader, reader, runtime)), STORE_FILE.is_current(connection)
+    except BaseException:
+        await reader.close()
+        raise
 
 
 def memory_store(runtime: Runtime, *, exclusive: bool = False) -> Store:

@@ -1,12 +1,15 @@
 """A check tries what the start needs, with a real broker and a real database, and leaves everything as it was."""
 
+import shutil
 import socket
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from aggregator.check import check
 from aggregator.config import Config
+from aggregator.errors import LogError
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.entropy import OsEntropy
@@ -14,11 +17,13 @@ from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
 from hushsum_simulator.testbed.process import free_port
+from tests.aggregator import stores
 from tests.aggregator.shuffler.shuffled import shuffled_plan
+from tests.aggregator.store.test_formats import of_format
 from tests.aggregator.test_app_roles import cluster_config
 from tests.authorities import Certified
 from tests.plans import small_plan
-from tests.services import config_of, service_of
+from tests.services import Contributor, RawClient, config_of, service_of
 
 PLAN = small_plan()
 OF_FILES = ["process", "data", "store", "plan", "log", "receipts"]
@@ -41,8 +46,27 @@ def failures_of(found: dict[str, str]) -> dict[str, str]:
     return {what: why for what, why in found.items() if why}
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def files_in(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The mode and the bytes of each file."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+async def released(config: Config) -> None:
+    """Leaves what a service leaves that has released a window."""
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        await client.submit_one(PLAN.id, Contributor(PLAN, 1).delta(3)[1])
+        await client.seal()
+        await client.release()
+
+
+async def assert_no_start(config: Config, why: str) -> None:
+    with pytest.raises(LogError, match=why):
+        async with service_of(config):
+            pass
 
 
 async def test_all_that_a_process_with_a_folder_needs_is_tried_and_no_file_is_made(tmp_path: Path) -> None:
@@ -71,6 +95,124 @@ async def test_a_folder_of_something_else_and_a_damaged_store_are_told(tmp_path:
     for name in ("store.db", "log.db", "receipts.jsonl"):
         (tmp_path / "data" / name).write_text("something else " * 100)
     assert set(failures_of(await checked(config))) == {"store", "log", "receipts"}
+
+
+async def test_files_with_data_stay_as_they_are(tmp_path: Path) -> None:
+    receipts = tmp_path / "elsewhere" / "receipts.jsonl"
+    receipts.parent.mkdir()
+    data = tmp_path / "data"
+    for config in (config_of(tmp_path, PLAN, receipts=str(receipts)), config_of(tmp_path, PLAN)):
+        await released(config)
+        file = config.receipts or data / "receipts.jsonl"
+        (data / "listening.json").write_text("of a process that was killed")
+        file.with_name("receipts.jsonl.lock").unlink(missing_ok=True)
+        file.write_bytes(file.read_bytes()[:-1])  # its last line is complete: a start adds the break
+        file.chmod(0o640)
+        before = files_in(tmp_path)
+        assert failures_of(await checked(config)) == {}
+        assert files_in(tmp_path) == before
+        shutil.rmtree(data)
+
+
+async def test_a_torn_receipt_is_told_and_left_to_the_start(tmp_path: Path) -> None:
+    config = config_of(tmp_path, PLAN)
+    await released(config)
+    with (tmp_path / "data" / "receipts.jsonl").open("ab") as file:
+        file.write(b'{"checksum":"12')
+    before = files_in(tmp_path)
+    with capture_logs() as logged:
+        assert failures_of(await checked(config)) == {}
+    assert "incomplete receipt will be truncated at the start" in [line["event"] for line in logged]
+    assert files_in(tmp_path) == before
+    async with service_of(config):
+        assert (tmp_path / "data" / "receipts.jsonl.torn").exists()
+
+
+async def test_what_a_killed_service_left_in_a_write_ahead_log_is_read(tmp_path: Path) -> None:
+    config, data = config_of(tmp_path, PLAN), tmp_path / "data"
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        await client.submit_one(PLAN.id, Contributor(PLAN, 1).delta(3)[1])
+        shutil.copytree(data, tmp_path / "killed")
+    shutil.rmtree(data)
+    (tmp_path / "killed").rename(data)
+    assert (data / "log.db-wal").stat().st_size > 0
+    before = files_in(tmp_path)
+    assert failures_of(await checked(config)) == {}
+    after = files_in(tmp_path)
+    assert {name for name in before if before[name] != after[name]} <= {"data/log.db-shm", "data/store.db-shm"}
+    assert after.keys() == before.keys()
+
+
+async def test_a_log_that_ends_before_what_is_folded_is_told(tmp_path: Path) -> None:
+    config, log = config_of(tmp_path, PLAN), tmp_path / "data" / "log.db"
+    await released(config)
+    whole = log.read_bytes()
+    log.unlink()
+    before = files_in(tmp_path)
+    missing = failures_of(await checked(config))
+    assert set(missing) == {"log"}
+    assert "the log ends at 0, but the fold has processed" in missing["log"]
+    assert files_in(tmp_path) == before
+    await assert_no_start(config, "the log ends at 0")
+    assert failures_of(await checked(config)) == missing, "the start has made an empty log"
+
+    log.write_bytes(whole)
+    (tmp_path / "data" / "store.db").unlink()
+    failed = failures_of(await checked(config))
+    assert "older than its receipts" in failed["receipts"]
+
+
+async def test_overwritten_pages_are_told(tmp_path: Path) -> None:
+    config = config_of(tmp_path, PLAN)
+    await released(config)
+    for name in ("log", "store"):
+        path = tmp_path / "data" / f"{name}.db"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:4096] + bytes(range(256)) * 16 + whole[8192:])
+        assert set(failures_of(await checked(config))) >= {name}
+        path.write_bytes(whole)
+    assert failures_of(await checked(config)) == {}
+
+
+async def test_a_file_that_is_too_large_to_check_in_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, PLAN)
+    await released(config)
+    monkeypatch.setattr("aggregator.sqlite._PAGES_S", 0.0)
+    with capture_logs() as logged:
+        assert failures_of(await checked(config)) == {}
+    partly = [line["file"] for line in logged if line["event"] == "file checked in part: it is too large"]
+    assert partly == ["store", "log"]
+
+
+async def test_receipts_that_are_deleted_cut_or_of_another_store_are_told(tmp_path: Path) -> None:
+    config, path = config_of(tmp_path, PLAN), tmp_path / "data" / "receipts.jsonl"
+    await released(config)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept, why in ((None, "missing, although this store has receipts"), (lines[:-1], "an older copy")):
+        path.unlink() if kept is None else path.write_bytes(b"".join(kept))
+        before = files_in(tmp_path)
+        failed = failures_of(await checked(config))
+        assert set(failed) == {"receipts"}
+        assert why in failed["receipts"]
+        assert files_in(tmp_path) == before
+    (tmp_path / "other").mkdir()
+    await released(config_of(tmp_path / "other", PLAN))
+    path.write_bytes((tmp_path / "other" / "data" / "receipts.jsonl").read_bytes())
+    assert "not the" in failures_of(await checked(config))["receipts"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+async def test_a_store_of_an_older_format_is_not_upgraded(tmp_path: Path, version: int) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    of_format(tmp_path / "data", version)
+    before = files_in(tmp_path / "data")
+    failed = failures_of(await checked(config_of(tmp_path, stores.PLAN, partitions=stores.PARTITIONS)))
+    assert set(failed) == {"log"}, "the sample has none"
+    after = files_in(tmp_path / "data")
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {"lock"}
 
 
 async def test_another_number_of_partitions_is_told(tmp_path: Path) -> None:
@@ -109,9 +251,9 @@ async def test_a_wrong_plan_is_told_with_what_needs_it(tmp_path: Path, data: byt
     assert config.plan is not None
     config.plan.unlink() if data is None else config.plan.write_bytes(data)
     failed = failures_of(await checked(config))
-    assert set(failed) == {"plan", "log"}
+    assert set(failed) == {"plan", "log", "receipts"}
     assert why in failed["plan"]
-    assert failed["log"] == NOT_TRIED
+    assert failed["log"] == failed["receipts"] == NOT_TRIED
 
 
 async def test_a_plan_file_that_was_changed_since_its_first_start_is_told(tmp_path: Path) -> None:
