@@ -1,7 +1,7 @@
-"""`serve --check`: what a start needs is tried, by the functions of the start; nothing is started, created or upgraded.
+"""`serve --check`: what a start needs is tried, by the functions of the start; nothing is started, created or changed.
 
-The data folder alone is made where it does not exist, and is locked meanwhile: beside a running service its folder and
-its ports are in use, which is an answer too.
+The data folder and its lock alone are made where they do not exist, and it is locked meanwhile: beside a running
+service its folder and its ports are in use, which is an answer too.
 """
 
 from collections.abc import Awaitable, Callable
