@@ -150,7 +150,7 @@ class BudgetError(HushsumError):
 
 
 class LedgerError(HushsumError):
-    """A ledger file that cannot be opened, is invalid, of a newer format, or not durable."""
+    """A ledger file that cannot be opened, read or written, is invalid, of a newer format, or not durable."""
 
 
 class Reason(enum.StrEnum):

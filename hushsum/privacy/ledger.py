@@ -142,6 +142,7 @@ class Ledger:
 
         Raises:
             BudgetError: Another population, a higher limit, or a unit and relation that imply nothing for the total.
+            LedgerError: The file cannot be written.
         """
         with self._writing():
             self._account = self._registered(limits)
@@ -154,6 +155,7 @@ class Ledger:
         Raises:
             BudgetError: It would pass a limit (the message says what is asked and what is left), its window was charged
                 before, or :meth:`register` refuses the limits. Nothing is written.
+            LedgerError: The file cannot be written.
         """
         with self._writing():
             registered = self._registered(self._lowered(spend, limits))
@@ -271,16 +273,22 @@ class Ledger:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction that starts from what every process has charged so far."""
-        with self._transaction():
-            self._read()
-            yield
+        try:
+            with self._transaction():
+                self._read()
+                yield
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path}: the ledger cannot be written: {error}") from error
 
     def _current(self) -> Account | None:
-        self._db.execute("BEGIN")
         try:
-            self._read()
-        finally:
-            self._db.execute("ROLLBACK")
+            self._db.execute("BEGIN")
+            try:
+                self._read()
+            finally:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path}: the ledger cannot be read: {error}") from error
         return self._account
 
     def _read(self) -> None:

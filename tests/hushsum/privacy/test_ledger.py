@@ -98,7 +98,7 @@ def test_the_file_itself_refuses_a_window_that_was_charged(path: Path, monkeypat
     monkeypatch.setattr(Account, "_holds_window", lambda self, spend: False)
     with Ledger(path) as ledger:
         ledger.charge(windowed(3), LIMITS)
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(LedgerError, match="UNIQUE constraint"):
             ledger.charge(windowed(3), LIMITS)
         ledger.charge(windowed(4), LIMITS)
         assert [spend.window for spend in ledger.events()] == [3, 4]
@@ -303,3 +303,18 @@ def test_a_ledger_that_nobody_holds_any_more_is_closed(path: Path) -> None:
         gc.collect()
     with Ledger(path) as ledger:
         assert ledger.events() == (SPEND,)
+
+
+def test_a_ledger_that_cannot_be_written_or_read_is_an_error_of_one_line(path: Path) -> None:
+    with Ledger(path) as ledger:
+        ledger.charge(SPEND, LIMITS)
+    with Ledger(path, read_only=True) as ledger:
+        for write in (lambda: ledger.charge(SPEND, LIMITS), lambda: ledger.register(LIMITS)):
+            with pytest.raises(LedgerError, match=r"ledger\.db: the ledger cannot be written: .*readonly"):
+                write()
+        assert ledger.events() == (SPEND,)
+    with Ledger(path) as ledger:
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("DROP TABLE spend")
+        with pytest.raises(LedgerError, match=r"ledger\.db: the ledger cannot be read: no such table: spend"):
+            _ = ledger.spent
