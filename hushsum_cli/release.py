@@ -139,7 +139,7 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     "ledger_file",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="Ledger file to charge: one for all releases of this data. Created if it does not exist.",
+    help="Ledger file to charge: one for all releases of this data. Created, with a new budget, if it does not exist.",
 )
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Output file (.hush)."
@@ -193,7 +193,9 @@ def make(  # noqa: PLR0913  one argument an option
         raise click.ClickException(f"{folder}: no such directory, or it is not writable")
     sketch = _sketch(plan, data, chosen_columns(columns), label_column, client_column, by_position=by_position)
     _refuse_existing(out)
+    how_new = "had no spend before this run" if ledger_file.exists() else "was created by this run"
     with Ledger(ledger_file) as ledger:
+        is_new = not ledger.events()
         made = draw(sketch, ledger=ledger)
         try:
             made.save(out)
@@ -206,13 +208,14 @@ def make(  # noqa: PLR0913  one argument an option
     count, std_error = made.count, query.count_std_error(plan)
     if as_json:
         numbers = {"count": count, "count_std_error": std_error}
-        budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False)}
+        budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False), "ledger_new": is_new}
         print_json({"file": str(out), "plan_id": plan.hex_id, **numbers, **budget, "statement": made.statement()})
         return
     pairs = [
         ("records", f"{count:,.0f} ± {std_error:,.3g} (noisy count ± standard error)"),
         ("spent", f"{_cost_text(spent, up=True)} by all releases of {ledger_file}"),
         ("left", _cost_text(left, up=False)),
+        *([("ledger", f"NEW: {ledger_file} {how_new}: it counts no earlier release")] if is_new else []),
         ("file", f"written to {out}: it may be shared, and queries cost no budget"),
         ("next", _next(made, out)),
     ]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from os import PathLike
@@ -54,6 +54,8 @@ class Release:
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
         cohorts: Of how many cohorts it is the sum; None but in mode ``secure``.
         shuffled: Whether all its reports came through a shuffler, as the plan demands.
+        new_ledger: The path of the ledger that :meth:`from_data` charged, if it had no spend before; empty for all
+            others. It shows in the repr and is not saved.
 
     Both arrays are read-only views: answers keep what they compute from them.
     """
@@ -68,6 +70,7 @@ class Release:
     submissions: int | None = None
     cohorts: int | None = None
     shuffled: bool = False
+    new_ledger: str = ""
 
     def __post_init__(self) -> None:
         for name in ("counters", "counts"):
@@ -106,7 +109,9 @@ class Release:
             bounds: For each column its public lower and upper bound, by its name: ``{"x": (0, 10)}``; of an array,
                 whose columns have no names, a list of d pairs. They must be known without the data.
             epsilon: ε of this release.
-            ledger: A ledger or its path; None: the release says "unaccounted".
+            ledger: A ledger or its path; None: the release says "unaccounted". A file that is not there is created. The
+                repr of the release names a ledger that had no spend before: it is a new budget and counts no earlier
+                release.
             total_epsilon: The most that all releases of the ledger may spend in all. None: what the ledger allows; of a
                 new one ε, so that it pays for this release and no other.
             delta: δ; None: 0.
@@ -174,7 +179,9 @@ class Release:
         if ledger is None or isinstance(ledger, Ledger):
             return release(sketch, ledger=ledger)
         with Ledger(ledger) as opened:
-            return release(sketch, ledger=opened)
+            is_new = not opened.events()
+            made = release(sketch, ledger=opened)
+            return replace(made, new_ledger=os.fspath(ledger)) if is_new else made
 
     @property
     def count(self) -> float:
@@ -319,7 +326,7 @@ class Release:
             ("records", f"{counted}{'' if self.plan.report_sizes else ': their noisy number'}"),
             ("window", where),
             *self.plan.summary(),
-            ("ledger", "charged" if self.accounted else "none: unaccounted"),
+            ("ledger", self._new_ledger_text or ("charged" if self.accounted else "none: unaccounted")),
         ]
         return pairs_html(f"Release of {self.plan.name}", pairs)
 
@@ -328,7 +335,13 @@ class Release:
         promise = f"ε={numeral(self.guarantee.epsilon, up=True)}{delta} per {self.guarantee.unit}"
         where = "" if self.window is None else f", window={self.window}"
         accounting = "" if self.accounted else ", unaccounted"
+        if self.new_ledger:
+            accounting = f", {self._new_ledger_text}"
         return f"Release({self.plan.name!r}{where}, {promise}, {self.plan.sketch_text}{accounting})"
+
+    @property
+    def _new_ledger_text(self) -> str:
+        return f"new ledger {self.new_ledger}: it counts no earlier release" if self.new_ledger else ""
 
 
 def _limits(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:

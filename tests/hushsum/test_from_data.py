@@ -66,6 +66,22 @@ def test_a_new_ledger_pays_for_one_release_unless_more_is_said(frame: pd.DataFra
         assert float(ledger.limits.epsilon) == 0.5
 
 
+def test_a_ledger_that_it_creates_is_named_until_the_release_is_saved(frame: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "mistyped.db"
+
+    def release() -> hs.Release:
+        return hs.Release.from_data(frame, bounds=BOUNDS, epsilon=1, total_epsilon=2, ledger=path)
+
+    first = release()
+    for shown in (repr(first), first._repr_html_()):
+        assert "mistyped.db: it counts no earlier release" in shown
+    first.save(tmp_path / "today.hush")
+    for other in (release(), hs.load(tmp_path / "today.hush")):
+        assert "mistyped" not in repr(other) + other._repr_html_() + other.statement()
+    with pytest.raises(hs.BudgetError, match="for data of other people alone, never for the same people's"):
+        release()
+
+
 @pytest.mark.parametrize("bounds", [{"x": (0, 10)}, {"x": (0, 10), "y": None}, {"x": (0, 10), "y": (0, None)}])
 def test_a_column_without_bounds_is_refused_with_the_reason_and_nothing_is_charged(
     frame: pd.DataFrame, tmp_path: Path, bounds: dict[str, Any]

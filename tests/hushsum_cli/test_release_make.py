@@ -49,6 +49,17 @@ def test_a_file_becomes_a_release_and_the_ledger_is_charged(hushsum: Hushsum) ->
         assert part in out
 
 
+def test_a_ledger_that_was_not_there_is_said_to_be_new(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    new = "NEW: ledger.db was created by this run: it counts no earlier release"
+    assert new in " ".join(hushsum(*make).out.split())
+    assert "NEW" not in hushsum(*make[:-1], "second.hush").out
+    make = (*make[:6], "unspent.db", "-o")
+    Ledger("unspent.db").close()
+    assert "NEW: unspent.db had no spend before this run:" in " ".join(hushsum(*make, "third.hush").out.split())
+    assert json.loads(hushsum(*make, "fourth.hush", "--json").out)["ledger_new"] is False
+
+
 def test_columns_are_found_by_name_and_may_be_mapped(hushsum: Hushsum) -> None:
     make = files(small_plan(record=NAMES), ["7,1,3"] * 500, header="b,c,a")
     assert hushsum(*make).status == 1
