@@ -1,5 +1,6 @@
 """`hushsum release`: makes releases from files, lists what a service has published, and fetches releases."""
 
+from errno import EEXIST
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hushsum.plan import Plan
+    from hushsum.privacy.ledger import Ledger
     from hushsum.privacy.relations import Cost
     from hushsum.releases import Release
     from hushsum.sketch import Sketch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH: Final = 1 << 16  # records
+_NAMES_MAX: Final = 99
 _service = click.option(
     "--from",
     "service",
@@ -168,12 +171,13 @@ def make(  # noqa: PLR0913  one argument an option
 
     The records are sketched, the ledger is charged, noise is drawn, and the release is written. If the ledger has too
     little left, nothing is drawn or written. If the command is killed after the charge and before the file is written,
-    the charge stays and nothing was shown: run it again while the ledger has enough left.
+    the charge stays and nothing was shown: run it again while the ledger has enough left. An existing file is never
+    replaced: if the output is created by another process after the charge, the release gets another name, which the
+    error says.
     """
     import os
 
     from hushsum import Ledger, query
-    from hushsum import release as draw
     from hushsum.privacy.spending import refuse_drawn_by_clients
     from hushsum_simulator.plans import load
 
@@ -188,6 +192,7 @@ def make(  # noqa: PLR0913  one argument an option
         if given is not None and not needed:
             raise click.UsageError(f"{option}: plan {plan.name!r} does not use it")
     _refuse_existing(out)
+    _refuse_ledger(out, ledger_file)
     folder = out.absolute().parent
     if not os.access(folder, os.W_OK):  # found before anything is charged
         raise click.ClickException(f"{folder}: no such directory, or it is not writable")
@@ -195,27 +200,21 @@ def make(  # noqa: PLR0913  one argument an option
     _refuse_existing(out)
     how_new = "had no spend before this run" if ledger_file.exists() else "was created by this run"
     with Ledger(ledger_file) as ledger:
-        is_new = not ledger.events()
-        made = draw(sketch, ledger=ledger)
-        try:
-            made.save(out)
-        except OSError as error:
-            raise click.ClickException(
-                f"{out}: {error.strerror}; the ledger is charged, and this release is lost; nothing was published"
-            ) from error
+        earlier = len(ledger.events())
+        made = _charge_and_save(sketch, ledger, out)
         spent, left = ledger.spent, ledger.left
     assert left is not None, "limits are registered by the charge"
     count, std_error = made.count, query.count_std_error(plan)
     if as_json:
         numbers = {"count": count, "count_std_error": std_error}
-        budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False), "ledger_new": is_new}
+        budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False), "ledger_new": not earlier}
         print_json({"file": str(out), "plan_id": plan.hex_id, **numbers, **budget, "statement": made.statement()})
         return
     pairs = [
         ("records", f"{count:,.0f} ± {std_error:,.3g} (noisy count ± standard error)"),
         ("spent", f"{_cost_text(spent, up=True)} by all releases of {ledger_file}"),
         ("left", _cost_text(left, up=False)),
-        *([("ledger", f"NEW: {ledger_file} {how_new}: it counts no earlier release")] if is_new else []),
+        *([] if earlier else [("ledger", f"NEW: {ledger_file} {how_new}: it counts no earlier release")]),
         ("file", f"written to {out}: it may be shared, and queries cost no budget"),
         ("next", _next(made, out)),
     ]
@@ -223,8 +222,95 @@ def make(  # noqa: PLR0913  one argument an option
 
 
 def _refuse_existing(out: Path) -> None:
-    if out.exists():
+    import os
+
+    if os.path.lexists(out):  # a link to nothing, too
         raise click.ClickException(f"{out} already exists, and a release is never overwritten: use -o for another file")
+
+
+def _refuse_ledger(out: Path, ledger_file: Path) -> None:
+    import os
+
+    taken = os.path.realpath(out)
+    if taken in {os.path.realpath(ledger_file) + suffix for suffix in ("", "-wal", "-shm", "-journal")}:
+        raise click.UsageError(f"-o {out} is the ledger, or a file that SQLite keeps beside it; expected another file")
+
+
+def _names(out: Path) -> "Iterator[Path]":
+    yield out
+    yield from (out.with_name(f"{out.stem}-{number}{out.suffix}") for number in range(2, _NAMES_MAX + 1))
+
+
+def _charge_and_save(sketch: "Sketch", ledger: "Ledger", out: Path) -> "Release":
+    """The release, written to ``out``; what stops it after the charge says what is left.
+
+    Raises:
+        ClickException: It could not be written, or is under another name, for ``out`` exists by now.
+        HushsumError: The ledger refuses the charge.
+    """
+    from hushsum import release
+    from hushsum.errors import HushsumError
+
+    earlier, made = len(ledger.events()), None
+    try:
+        made = release(sketch, ledger=ledger)
+        written = _save(made, out)
+    except BaseException as error:
+        if made is None and isinstance(error, HushsumError):  # the charge was refused
+            raise
+        result = _after_charge(ledger, earlier, made, out)
+        if result and isinstance(error, OSError):
+            raise click.ClickException(f"{out}: {error.strerror}; {result}") from error
+        if result:
+            click.echo(f"hushsum: {result}", err=True)
+        raise
+    if written != out:
+        raise click.ClickException(
+            f"{out} was created by another process after the charge, and a file is never replaced: this release is in "
+            f"{written}, and the ledger is charged"
+        )
+    return made
+
+
+def _save(made: "Release", out: Path) -> Path:
+    """Writes a release under the first free name, and replaces nothing; the name.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from contextlib import suppress
+
+    for name in _names(out):
+        with suppress(FileExistsError):
+            made.save(name, replace=False)
+            return name
+    raise FileExistsError(EEXIST, "it exists, as do all names tried in its place", str(out))
+
+
+def _after_charge(ledger: "Ledger", earlier: int, made: "Release | None", out: Path) -> str:
+    """What a failed or interrupted run has left, a clause; empty if the ledger has no more spends than before.
+
+    Args:
+        ledger: It had ``earlier`` spends before this run.
+        earlier: Their number.
+        made: The release, if it was drawn.
+        out: The output.
+    """
+    from contextlib import suppress
+
+    from hushsum.errors import LedgerError
+
+    try:
+        if made is None and len(ledger.events()) == earlier:
+            return ""
+    except LedgerError as error:
+        return f"{error}; it may be charged, and this release is lost: nothing of it was shown"
+    with suppress(OSError, MemoryError):
+        data = b"" if made is None else made.to_bytes()
+        for name in _names(out):
+            if data and name.is_file() and name.read_bytes() == data:
+                return f"the ledger is charged, and the release is in {name}"
+    return "the ledger is charged, and this release is lost: nothing of it was shown"
 
 
 def _sketch(

@@ -278,8 +278,18 @@ class Release:
             return ""
         return shuffled_text(self.amplified, local.shuffle_min, m)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Writes a ``.hush`` file: after a crash there is the whole of it, or what was there before."""
+    def save(self, path: str | PathLike[str], *, replace: bool = True) -> None:
+        """Writes a ``.hush`` file: after a crash there is the whole of it, or what was there before.
+
+        Args:
+            path: The file.
+            replace: Whether it replaces a file of this name. If not, none is replaced, also if another process creates
+                it while this one is written.
+
+        Raises:
+            FileExistsError: The name exists, as a file or a link, and ``replace`` is false. It stays as it is.
+            OSError: The file cannot be written.
+        """
         target = Path(path)
         new = target.with_name(f".{target.name}.{OsEntropy().read(8).hex()}")
         try:
@@ -287,7 +297,10 @@ class Release:
                 file.write(self.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(target)
+            if replace:
+                new.replace(target)
+            else:
+                _rename_to_free_name(new, target)
         except BaseException:
             new.unlink(missing_ok=True)
             raise
@@ -342,6 +355,23 @@ class Release:
     @property
     def _new_ledger_text(self) -> str:
         return f"new ledger {self.new_ledger}: it counts no earlier release" if self.new_ledger else ""
+
+
+def _rename_to_free_name(file: Path, target: Path) -> None:
+    """Renames a file, unlike ``rename`` without replacing another one.
+
+    Raises:
+        FileExistsError: The name exists, as a file or a link.
+    """
+    try:
+        os.link(file, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: then an empty file of our own is what is replaced
+        target.open("xb").close()
+        file.replace(target)
+    else:
+        file.unlink()
 
 
 def _limits(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:

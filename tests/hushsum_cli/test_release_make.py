@@ -1,11 +1,14 @@
 """`hushsum release make`: from a file to a release, without a server."""
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -134,25 +137,150 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_charge(hushsum: Hus
     assert not Path("ledger.db").exists()
 
 
-def test_a_kill_between_the_charge_and_the_file_costs_the_release_and_leaves_no_part_of_it(
-    hushsum: Hushsum, sources_on_path: None
-) -> None:
-    make = files(small_plan(record=NAMES), ["7,3"] * 5)
-    killed = (
-        "import os, signal, sys\n"
+def in_a_process(make: tuple[str, ...], first: str) -> list[str]:
+    """The command line of `hushsum` in a process that runs other lines first."""
+    lines = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from hushsum.privacy.ledger import Ledger\n"
         "from hushsum.releases import Release\n"
-        "Release.to_bytes = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "kill = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"{first}\n"
         f"sys.argv = ['hushsum', *{list(make)!r}]\n"
         "from hushsum_cli.main import main\n"
         "main()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", killed], check=False, capture_output=True)
+    return [sys.executable, "-c", lines]
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param("Release.to_bytes = kill", id="before the file"),
+        pytest.param("os.fsync = kill", id="while it is written"),
+        pytest.param("os.link = kill", id="before it has its name"),
+    ],
+)
+def test_a_kill_between_the_charge_and_the_file_costs_the_release_and_leaves_no_part_of_it(
+    hushsum: Hushsum, sources_on_path: None, killed: str
+) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"] * 5)
+    ended = subprocess.run(in_a_process(make, killed), check=False, capture_output=True)
     assert ended.returncode == -signal.SIGKILL
     assert not Path("today.hush").exists()
     assert spent() == 1
     assert hushsum(*make).status == 0  # what is left pays for another one
     assert spent() == 2
     hs.load("today.hush")
+
+
+def test_a_kill_after_the_file_has_its_name_leaves_the_whole_release(hushsum: Hushsum, sources_on_path: None) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"] * 5)
+    ended = subprocess.run(in_a_process(make, "Path.unlink = kill"), check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL
+    hs.load("today.hush")
+    assert (hushsum(*make).status, spent()) == (1, 1)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_is_made_after_the_charge_is_not_replaced_and_the_release_gets_another_name(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    Path("today-2.hush").symlink_to("nothing")
+    to_bytes = hs.Release.to_bytes
+
+    def with_another(release: hs.Release) -> bytes:
+        Path("today.hush").write_text("precious")
+        return to_bytes(release)
+
+    def without_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(hs.Release, "to_bytes", with_another)
+    if not links:
+        monkeypatch.setattr(os, "link", without_links)
+    ended = hushsum(*make)
+    assert (ended.status, Path("today.hush").read_text(), spent()) == (1, "precious", 1)
+    assert "this release is in today-3.hush" in " ".join(ended.err.split())
+    assert not Path("nothing").exists()
+    assert hs.load("today-3.hush").accounted
+    assert not list(Path.cwd().glob(".today*"))
+
+
+def test_two_runs_at_once_lose_no_release_that_was_charged(sources_on_path: None) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    both = (
+        "charge = Ledger.charge\n"
+        "def charge_and_wait(ledger, *given):\n"
+        "    charge(ledger, *given)\n"
+        "    while len(ledger.events()) < 2: time.sleep(0.01)\n"
+        "Ledger.charge = charge_and_wait"
+    )
+    runs = [subprocess.Popen(in_a_process(make, both), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [run.communicate(timeout=60)[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 1], said
+    assert "today-2.hush" in "".join(said)
+    assert not np.array_equal(hs.load("today.hush").counters, hs.load("today-2.hush").counters)
+    assert spent() == 2
+
+
+@pytest.mark.parametrize("name", ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-journal"])
+@pytest.mark.parametrize("ledger", ["ledger.db", "link.db"])
+def test_an_output_that_is_a_file_of_the_ledger_is_refused(hushsum: Hushsum, name: str, ledger: str) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    Path("link.db").symlink_to("ledger.db")
+    ended = hushsum(*make[:6], ledger, "-o", name)
+    assert (ended.status, "is the ledger, or a file that SQLite keeps beside it" in ended.err) == (2, True)
+    assert not Path("ledger.db").exists()
+
+
+def test_an_output_that_is_a_link_to_nothing_is_not_replaced(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    Path("today.hush").symlink_to("elsewhere.hush")
+    assert "today.hush exists" in hushsum(*make).err
+    assert Path("today.hush").is_symlink()
+    assert not Path("ledger.db").exists()
+
+
+def interrupt(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("hushsum.releases.draw", "the ledger is charged, and this release is lost: nothing of it was shown"),
+        ("os.fsync", "the ledger is charged, and this release is lost: nothing of it was shown"),
+        ("hushsum.releases.released.sync_folder", "the ledger is charged, and the release is in today.hush"),
+        ("hushsum.privacy.ledger.Ledger.charge", ""),
+    ],
+)
+def test_an_interrupted_run_says_whether_the_ledger_is_charged_and_where_the_release_is(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, where: str, said: str
+) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+    monkeypatch.setattr(where, interrupt)
+    ended = hushsum(*make)
+    assert ended.status == 130
+    assert said in ended.err
+    assert ("charged" in ended.err) == bool(spent()) == bool(said)
+    assert Path("today.hush").exists() == ("is in" in said)
+
+
+def test_a_full_disk_after_the_charge_is_one_error_that_says_so(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = files(small_plan(record=NAMES), ["7,3"])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    ended = hushsum(*make)
+    assert (ended.status, spent()) == (1, 1)
+    assert "today.hush: No space left on device; the ledger is charged, and this release is lost" in ended.err
+    assert not list(Path.cwd().glob("*.hush*"))
 
 
 def test_what_follows_a_model_is_its_fit(hushsum: Hushsum) -> None:
