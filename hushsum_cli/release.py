@@ -324,8 +324,10 @@ def _sketch(
 ) -> "Sketch":
     """The file's records, with a warning of those that are left out or clipped, and a bar on a terminal.
 
+    A sketch of no records is released too: else a single usable record would decide whether there is a release.
+
     Raises:
-        RecordError: The file does not fit the plan, or none of its records can be used.
+        RecordError: The file does not fit the plan.
         ContributionError: A client has more records than the plan allows.
     """
     import sys
@@ -336,7 +338,7 @@ def _sketch(
     import numpy as np
 
     from hushsum.collection import label_list
-    from hushsum.errors import ClippedRecordsWarning, RecordError
+    from hushsum.errors import ClippedRecordsWarning
     from hushsum.sketch import Sketch
     from hushsum.tables import read_table
     from hushsum.usable import read
@@ -348,10 +350,6 @@ def _sketch(
     problems = usable.problems
     for warning in problems.warnings():
         warnings.warn(warning, stacklevel=1)
-    if problems.dropped == problems.records:
-        raise RecordError(
-            f"{data}: none of {problems.records} records can be used: {problems.reasons or 'it is empty'}"
-        )
     records = np.asarray(table.records)[usable.kept]
     labels = None if labels is None else list(compress(labels, usable.kept))
     clients = None if table.clients is None else list(compress(table.clients, usable.kept))
