@@ -106,6 +106,10 @@ class RecordError(HushsumError):
     """An array that cannot be read as records or queries of the plan: its type or its dimension."""
 
 
+class NoUsableRecordsError(RecordError):
+    """No record of a batch can be used. A caller that releases the sum goes on without the batch."""
+
+
 class KeyFileError(HushsumError):
     """A file that should hold a private key: it is open to others, or holds no key of the expected kind."""
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from hushsum.collection import by_class
 from hushsum.entropy import OsEntropy
-from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError, warn
+from hushsum.errors import (
+    ContributionError,
+    GuaranteeError,
+    MergeError,
+    NoUsableRecordsError,
+    PlanMismatchError,
+    RecordError,
+    warn,
+)
 from hushsum.families import Increments, Records
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
@@ -101,7 +109,8 @@ class Sketch:
 
         Raises:
             RecordError: An array of another type or dimension, ids or labels of another number, or no record of these
-                can be used. Of a table, a column that is missing, one too many, or without numbers.
+                can be used (:class:`hushsum.errors.NoUsableRecordsError`). Of a table, a column that is missing, one
+                too many, or without numbers.
             ContributionError: A client exceeds the plan's ``records_per_client``. Nothing is added.
             GuaranteeError: The plan's records become reports: nobody has counters of records.
         """
@@ -112,7 +121,7 @@ class Sketch:
         problems, numbers = usable.problems, usable.numbers
         contributions = self._bounded(table.clients, usable.kept)
         if problems.records and problems.dropped == problems.records:
-            raise RecordError(f"records: none of {problems.records} can be used: {problems.reasons}")
+            raise NoUsableRecordsError(f"records: none of {problems.records} can be used: {problems.reasons}")
         for warning in problems.warnings():  # before anything changes: where a warning is an error, nothing was added
             warn(warning)
         added, sparse = self._hashed(usable.accepted, numbers)

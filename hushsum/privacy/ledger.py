@@ -45,8 +45,8 @@ _SCHEMA: Final = (
 
 
 _WHAT_NOW: Final = (
-    "earlier releases have spent the rest for good; query a saved release, which costs nothing. A separate ledger is for "
-    "data of other people alone, never for the same people's"
+    "earlier releases have spent the rest for good; query a saved release, which costs nothing. "
+    "A separate ledger is for data of other people alone, never for the same people's"
 )
 
 

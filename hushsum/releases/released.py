@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hushsum import query
 from hushsum.entropy import OsEntropy
-from hushsum.errors import RecordError
+from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, warn
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
@@ -126,7 +126,8 @@ class Release:
             name: Of the plan.
 
         Warns:
-            DroppedRecordsWarning: Some records were left out: how many, and why.
+            DroppedRecordsWarning: Some records, or all, were left out: how many, and why. All the same there is a
+                release, for a single record may not decide whether there is one.
             ClippedRecordsWarning: Some lay outside the bounds.
 
         Raises:
@@ -175,7 +176,10 @@ class Release:
         )
         sketch = Sketch(proposal.plan)
         taken = None if columns is None else proposal.plan.collection.names
-        sketch.add(data, clients=clients, labels=labels, columns=taken)
+        try:
+            sketch.add(data, clients=clients, labels=labels, columns=taken)
+        except NoUsableRecordsError as error:  # released all the same: a single record would decide it otherwise
+            warn(DroppedRecordsWarning(str(error)))
         if ledger is None or isinstance(ledger, Ledger):
             return release(sketch, ledger=ledger)
         with Ledger(ledger) as opened:

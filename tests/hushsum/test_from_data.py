@@ -107,6 +107,20 @@ def test_records_that_are_clipped_or_left_out_are_warned_of(frame: pd.DataFrame)
         hs.Release.from_data(frame, bounds=BOUNDS, epsilon=1)
 
 
+@pytest.mark.parametrize("records", [[[np.nan, 1.0]] * 3, [[1.0, np.inf]], []])
+def test_a_single_record_does_not_decide_whether_there_is_a_release(
+    records: list[list[float]], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = np.array(records).reshape(-1, 2)
+    path = tmp_path / "ledger.db"
+    release = hs.Release.from_data(data, bounds=[(0, 10), (0, 20)], epsilon=1, ledger=path)
+    assert release.counters.any()
+    with hs.Ledger(path) as ledger:
+        assert len(ledger.events()) == 1
+    warned = [str(each.message) for each in recwarn if each.category is hs.DroppedRecordsWarning]
+    assert [f"none of {len(data)} can be used" in each for each in warned] == [True] * bool(records)
+
+
 def test_labels_and_clients_are_columns_that_need_no_bounds(frame: pd.DataFrame) -> None:
     frame["kind"], frame["who"] = np.where(frame["x"] > 3, "a", "b"), np.arange(3000)
 
