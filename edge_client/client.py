@@ -13,6 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
+
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
 from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolFullError
@@ -27,7 +29,7 @@ from hushsum.errors import ClippedRecordsWarning, HushsumWarning
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
-from hushsum.tables import Columns, RecordTable, read_table
+from hushsum.tables import Columns, RecordTable, is_lazy, read_table
 from hushsum.usable import RecordProblems
 from hushsum_proto.answers import Answer
 from hushsum_proto.answers import Status as AnswerStatus
@@ -234,10 +236,12 @@ class EdgeClient:
         Args:
             records: (n, d), or (d,) for one; floats or integers. Sets: n sets or integer arrays, one array alone, or a
                 scipy CSR matrix. A table (a data frame, an Arrow table, rows with names or one of them, the path of a
-                CSV, Parquet or ``.npy`` file) is read by the plan's names of columns, off the event loop. A record that
-                cannot be used (NaN, infinity, an empty set, an unknown label) is left out alone, with a
-                :class:`DroppedRecordsWarning`. Under a plan of reports it sends one that is uniformly random, which
-                counts towards a bound of records: its absence would show.
+                CSV, Parquet or ``.npy`` file) is read by the plan's names of columns. Files and lazy frames are read
+                off the event loop. Of anything else the wanted values are copied first: as soon as this gives control
+                back to the event loop, their memory may be reused. A record that cannot be used (NaN, infinity, an
+                empty set, an unknown label) is left out alone, with a :class:`DroppedRecordsWarning`. Under a plan of
+                reports it sends one that is uniformly random, which counts towards a bound of records: its absence
+                would show.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
             labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
                 also the name of a column.
@@ -275,9 +279,11 @@ class EdgeClient:
         """The first half of :meth:`add`: hashes records, and stores nothing."""
         mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
-        mine = copied(records)  # the caller may reuse its array
         given = labels if labels is None or isinstance(labels, str) else label_list(labels)
-        read = partial(read_table, mode.plan, mine, labels=given, columns=columns, by_position=by_position)
+        read: Callable[[], RecordTable]
+        read = partial(read_table, mode.plan, records, labels=given, columns=columns, by_position=by_position)
+        if not is_lazy(records):  # the caller may reuse its memory: nothing of it is read after the first await
+            read = partial(replace, _kept(records, read()))
         await mode.caught_up()
         self._working()  # it may have ended in the meantime
         window = mode.plan.window.index_at(now_ms)
@@ -399,13 +405,21 @@ class EdgeClient:
             _LOG.exception("on_event has raised; the client goes on")
 
 
+def _kept(records: Any, table: RecordTable) -> RecordTable:
+    """What was read of records, without the caller's memory."""
+    read = table.records
+    is_own = isinstance(read, np.ndarray) and read is not records  # of the columns of a table
+    labels = None if table.labels is None else label_list(table.labels)
+    return replace(table, records=read if is_own else copied(read), labels=labels)
+
+
 def _encoded(mode: "Mode", read: Callable[[], RecordTable], window: int) -> Add:
     """Reads and hashes records; takes as long as a file or a frame is."""
     table = read()
     addition = mode.encode(table.records, window, None if table.labels is None else label_list(table.labels))
-    if not table.ragged:
+    if not table.lines:
         return addition
-    return replace(addition, problems=replace(addition.problems, lines=table.ragged))
+    return replace(addition, problems=replace(addition.problems, lines=table.lines))
 
 
 def _not_running() -> ClientStateError:

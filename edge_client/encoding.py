@@ -6,10 +6,9 @@ own, drawn at random: it carries neither the spool's stream nor any other batch'
 
 import operator
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from copy import copy
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -26,12 +25,14 @@ from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
 from hushsum.plan import Plan
-from hushsum.tables import has_fields
 from hushsum.usable import read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
 _STREAM_BYTES: Final = 8
 _TIME_MS_MAX: Final = 2**53 - 1
+_UNCHANGING: Final = frozenset(
+    {float, int, bool, str, bytes, type(None), np.float64, np.float32, np.int64, np.int32, np.bool_}
+)  # types of most values
 
 
 def split(plan: Plan, records: Any, window: int, labels: object = None) -> Add:
@@ -159,56 +160,58 @@ def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[Hushsum
 
 
 def copied(records: Any) -> Any:
-    """A copy that the caller does not write to, of whatever NumPy reads, lists of it, a CSR matrix or a table."""
-    if isinstance(records, np.ndarray) or hasattr(records, "indptr"):
+    """A copy that the caller does not write to, of what :func:`hushsum.tables.read_table` returns: no table any more.
+
+    Args:
+        records: Whatever NumPy reads, lists of it, a CSR matrix or an Arrow array.
+    """
+    if hasattr(records, "indptr"):
+        return records.copy()
+    if not hasattr(records, "to_pylist"):
+        records = vectors.typed(records)
+    if isinstance(records, np.ndarray):
         mine = records.copy()
-        if isinstance(mine, np.ndarray) and mine.dtype == np.object_:
+        if mine.dtype == np.object_:
             for place, item in np.ndenumerate(records):
                 mine[place] = _copied_item(item)
         return mine
-    if isinstance(records, Mapping):
-        return {name: _copied_item(column) for name, column in records.items()}
-    if hasattr(records, "columns") and hasattr(records, "shape"):  # a data frame of pandas or polars
-        return records.copy() if hasattr(records, "copy") else copy(records)
-    rows = None if has_fields(type(records)) else vectors.rows_of(records)
+    rows = vectors.rows_of(records)
     if rows is not None:
         return [_copied_item(item) for item in rows]
-    return _copied_item(records)
-
-
-def _copied_item(item: Any) -> Any:
-    if type(item) in (list, tuple):
-        return list(item)
     try:
-        return _copy_of(item)
-    except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: None is dropped alone
+        return _copy_of(records)
+    except Exception:  # noqa: BLE001 -- refused as what cannot be read
         return None
 
 
+def _copied_item(item: Any) -> Any:
+    try:
+        return _copy_of(item)
+    except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: it is dropped alone
+        return []  # still a row: a batch of None and numbers would be read as one record
+
+
 def _copy_of(item: Any) -> Any:
-    if isinstance(item, range):  # which never changes, and may be of any length
+    if type(item) in _UNCHANGING or isinstance(item, range):  # which may be of any length
         return item
-    if has_fields(type(item)):  # by which it may be read
-        return _copied_fields(item)
-    rows = vectors.rows_of(item)
+    rows = item if type(item) in (list, tuple) else vectors.rows_of(item)
     if rows is not None:
-        return rows
+        return list(rows) if _UNCHANGING.issuperset(map(type, rows)) else [_copied_value(value) for value in rows]
     if isinstance(item, np.ndarray | set):  # a masked array stays one, and a set, to be refused as what they are
         return item.copy()
-    unchanging = isinstance(item, np.generic) or hasattr(item, "to_pylist")  # numbers, and pyarrow's
-    if unchanging or not (hasattr(item, "__array__") or isinstance(item, array | memoryview | bytearray)):
-        return item
-    return np.asarray(item).copy()
+    if hasattr(item, "to_pylist"):  # Arrow's, whose memory may be the caller's
+        return item.take(np.arange(len(item))) if hasattr(item, "take") else item
+    if hasattr(item, "__array__") or isinstance(item, array | memoryview | bytearray):
+        mine = np.asarray(item).copy()
+        return _copy_of(mine) if mine.dtype == np.object_ and mine.ndim else mine
+    return item
 
 
-def _copied_fields(row: Any) -> Any:
-    if isinstance(row, Mapping):
-        return dict(row)
-    if hasattr(row, "_make"):  # a named tuple
-        return row._make(map(_copied_item, row))
-    if is_dataclass(row):
-        return copy(row)
-    return row.copy() if hasattr(row, "copy") else row  # a Series; a row of SQLite never changes
+def _copied_value(value: Any) -> Any:
+    """A value of a row, which may be an array of no dimension."""
+    if isinstance(value, np.generic) or not hasattr(type(value), "__array__"):
+        return value
+    return value.copy() if isinstance(value, np.ndarray) else np.asarray(value).copy()
 
 
 def _several(plan: Plan, records: Any) -> Any:

@@ -117,7 +117,7 @@ class Sketch:
         if self.plan.report_sizes is not None:
             raise GuaranteeError(f"plan {self.plan.name!r} collects randomised reports: use hushsum.local")
         table = read_table(self.plan, records, labels=labels, clients=clients, columns=columns, by_position=by_position)
-        usable = read(self.plan, table.records, table.labels, table.ragged)
+        usable = read(self.plan, table.records, table.labels, table.lines)
         problems, numbers = usable.problems, usable.numbers
         contributions = self._bounded(table.clients, usable.kept)
         if problems.records and problems.dropped == problems.records:

@@ -13,6 +13,7 @@ all of its values, a missing one would change the last bits of other records. La
 are.
 """
 
+import codecs
 import csv
 import math
 import re
@@ -36,11 +37,16 @@ Floats = npt.NDArray[np.float64]
 #: Which columns to take: their names, or by the name in the plan the one in the table.
 Columns = Sequence[str] | Mapping[str, str]
 _SUFFIXES: Final = (".parquet", ".csv", ".npy")
-_RAGGED_SHOWN: Final = 3
 _HEADER_MAX: Final = 2**16  # bytes
 _LINE_END: Final = re.compile(rb"[\r\n]")
 _OTHER_DELIMITERS: Final = re.compile(r"[;|\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LIKE_A_VALUE: Final = re.compile(r"^\s*[\d.+\-\u2212]|@")  # numbers, dates, percentages, e-mail addresses
+_LINES_SHOWN: Final = 3
+_BLOCK_BYTES: Final = 2**20
+#: Cells of a CSV that Arrow reads as numbers, without spaces and tabs around them: decimal, or (64 bits) hexadecimal.
+_DECIMAL: Final = r"(?i)^[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|inf|infinity|nan(\([0-9a-z_]*\))?)$"
+_HEXADECIMAL: Final = r"(?i)^0x[0-9a-f]{1,16}$"
+_PLAIN: Final = frozenset({float, int, bool})
 _NAMELESS: Final = frozenset({list, tuple, np.ndarray})  # types of most rows, which have no names
 
 
@@ -52,13 +58,13 @@ class NamedColumns:
         names: Of the columns, all different.
         column: A column by its name: an array, or whatever holds n values.
         source: Half a sentence for errors: ``the table``, or the name of a file.
-        ragged: Of a CSV: which lines have another number of cells, some of them; their records are missing throughout.
+        csv: Of a CSV: where its records stand. Its columns of text are read as numbers cell by cell.
     """
 
     names: tuple[str, ...]
     column: Callable[[str], Any]
     source: str = "the table"
-    ragged: tuple[str, ...] = ()
+    csv: "CsvLines | None" = None
 
     def numbers(self, names: Sequence[str], *, forgiving: bool = False) -> Floats:
         """Rows of these columns, (n, d): NaN where a value is missing, or is none among numbers.
@@ -70,11 +76,21 @@ class NamedColumns:
         Raises:
             RecordError: No such column, columns of several lengths, a masked one, or one without numbers.
         """
-        columns = [self._numbers(name, forgiving=forgiving) for name in names]
+        return self.read(names, forgiving=forgiving)[0]
+
+    def read(self, names: Sequence[str], *, forgiving: bool = False) -> tuple[Floats, tuple[str, ...]]:
+        """:meth:`numbers`, and some of the lines of a CSV that have another number of cells, or text among numbers."""
+        wrong: dict[int, list[str]] = {}
+        columns = [
+            self._numbers(name, forgiving=forgiving)
+            if self.csv is None
+            else self._cells(name, wrong, forgiving=forgiving)
+            for name in names
+        ]
         if len({len(column) for column in columns}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in zip(names, columns, strict=True))
             raise RecordError(f"{self.source}: columns have different lengths: {lengths}")
-        return np.column_stack(columns)
+        return np.column_stack(columns), () if self.csv is None else self.csv.described(wrong)
 
     def values(self, name: str) -> Any:
         """One column as it is: labels, or ids of clients; of Arrow's a list.
@@ -95,6 +111,19 @@ class NamedColumns:
         if name not in self.names:
             raise RecordError(f"{self.source}: no column {name!r}; it has {', '.join(self.names)}")
 
+    def _cells(self, name: str, wrong: dict[int, list[str]], *, forgiving: bool) -> Floats:
+        """A column of a CSV; the first of its cells that are text are added to ``wrong``, by their records."""
+        self.check(name)
+        column = self.column(name)
+        if str(column.type) != "string":
+            return self._numbers(name, forgiving=forgiving)
+        numbers, is_text, is_number = _cells(column)
+        if not (is_number.any() or forgiving):
+            raise RecordError(f"{self.source}: column {name!r} holds str, expected numbers")
+        for number in np.flatnonzero(is_text)[:_LINES_SHOWN].tolist():
+            wrong.setdefault(number, []).append(name)
+        return numbers
+
     def _numbers(self, name: str, *, forgiving: bool) -> Floats:
         self.check(name)
         column = self.column(name)
@@ -112,6 +141,9 @@ class NamedColumns:
         if isinstance(column, np.ndarray) and column.dtype != np.object_:
             values, kind = np.full(len(column), np.nan), str(column.dtype)
         else:  # each value is read by itself
+            plain = _at_once(column)
+            if plain is not None:
+                return plain
             read = [_number(value) for value in column]
             values = np.array([math.nan if value is None else value for value in read], np.float64)
             kind = next(
@@ -125,6 +157,43 @@ class NamedColumns:
 
 
 @dataclass(frozen=True, eq=False)
+class CsvLines:
+    """Where the records of a CSV stand.
+
+    Attributes:
+        path: Of the file.
+        first: The number of its first record among the lines that are not empty, from 1.
+        ragged: Some of the records with another number of cells, and what is wrong with them.
+    """
+
+    path: Path
+    first: int
+    ragged: Mapping[int, str]
+
+    def described(self, texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
+        """Some of the lines that cannot be used, and why.
+
+        Args:
+            texts: By the numbers of records, from 0, the columns in which they have text instead of numbers.
+        """
+        wrong = {**{number: f"not a number: {', '.join(names)}" for number, names in texts.items()}, **self.ragged}
+        left = {number + self.first: wrong[number] for number in sorted(wrong)[:_LINES_SHOWN]}
+        found: list[str] = []
+        if not left:
+            return ()
+        number = 0
+        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as lines, suppress(csv.Error):
+            reader = csv.reader(lines)
+            for cells in reader:
+                number += bool(cells)
+                if cells and number in left:
+                    found.append(f"line {reader.line_num} of {self.path.name}: {left.pop(number)}")
+                if not left:
+                    break
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
 class RecordTable:
     """What a table, or whatever else was given, holds for a plan.
 
@@ -132,13 +201,13 @@ class RecordTable:
         records: For :func:`hushsum.usable.read`.
         labels: n of them, or None.
         clients: n ids, or None.
-        ragged: Of a CSV: which lines have another number of cells, some of them; their records cannot be used.
+        lines: Of a CSV: some of the lines whose records cannot be used, and why.
     """
 
     records: Any
     labels: Any
     clients: Any
-    ragged: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 def read_table(
@@ -213,11 +282,13 @@ def _read_columns(
     for name in others:
         table.check(name)
     wanted = _wanted(plan, table.names, columns, others, by_position=by_position, source=table.source)
+    # Under a plan of reports, an error would show that a record came.
+    numbers, lines = table.read(wanted, forgiving=plan.report_sizes is not None)
     return RecordTable(
-        table.numbers(wanted, forgiving=plan.report_sizes is not None),  # an error would show that a record came
+        numbers,
         table.values(labels) if isinstance(labels, str) else labels,
         table.values(clients) if isinstance(clients, str) else clients,
-        table.ragged,
+        lines,
     )
 
 
@@ -249,7 +320,11 @@ class _Rows:
 def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
     """The rows of a sequence; None where none of their types has names, but for mappings unless ``by_name``."""
     items = vectors.rows_of(vectors.typed(records)) or ()
-    kinds = set(map(type, items))
+    try:
+        kinds = set(map(type, items))
+    except Exception:  # noqa: BLE001 -- a type that cannot even be compared costs its records alone
+        items = [item if _is_comparable(type(item)) else [] for item in items]
+        kinds = set(map(type, items))
     if kinds <= _NAMELESS:
         return None
     has_names = {kind: has_fields(kind) if by_name else _is_mapping_type(kind) for kind in kinds}
@@ -274,10 +349,11 @@ def _read_rows(
     others = _names_in(labels, clients)
     strict = plan.report_sizes is None and None not in rows.named
     read: list[Any]
-    if by_position and columns is None and not any(map(_is_mapping, rows.items)):  # their names have an order
+    is_mapping = [_is_mapping(item) for item in rows.items] if by_position and columns is None else []
+    if is_mapping and not (strict and all(is_mapping)):  # the names of a mapping have no order: it drops alone
         read = [
-            item if row is None else [value for name, value in row.items() if name not in others]
-            for item, row in zip(rows.items, rows.named, strict=True)
+            item if row is None else [] if unordered else [row[name] for name in row if name not in others]
+            for item, row, unordered in zip(rows.items, rows.named, is_mapping, strict=True)
         ]
     else:
         wanted: list[str] = []
@@ -288,7 +364,7 @@ def _read_rows(
             item if row is None else _row(row, wanted, allowed)
             for item, row in zip(rows.items, rows.named, strict=True)
         ]
-        if strict and all(row is None for row in read):
+        if strict and not any(read):
             first = ", ".join(map(str, rows.named[0] or ()))
             raise RecordError(f"records: the first has {first}, expected {', '.join(wanted)} in each")
     for name in others:
@@ -317,9 +393,14 @@ def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by
             raise RecordError(f"queries: got a table, expected an array (m, {plan.family.query_dim})")
         return queries
     table = read_table(plan, queries, columns=columns, by_position=by_position)
-    if table.ragged:
-        raise RecordError(f"queries: {table.ragged[0]}")
+    if table.lines:
+        raise RecordError(f"queries: {table.lines[0]}")
     return table.records
+
+
+def is_lazy(records: Any) -> bool:
+    """Whether records are yet to be read or computed: the path of a file, or a lazy frame of polars."""
+    return isinstance(records, str | PathLike) or (hasattr(records, "collect_schema") and hasattr(records, "collect"))
 
 
 def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
@@ -328,7 +409,7 @@ def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
     Raises:
         RecordError: Two columns have one name.
     """
-    if hasattr(records, "collect_schema") and hasattr(records, "collect"):  # a lazy frame of polars
+    if is_lazy(records) and not isinstance(records, str | PathLike):
         records = records.collect()
     if isinstance(records, NamedColumns):
         return records
@@ -352,7 +433,8 @@ def read_file(
 ) -> Any:
     """The rows of a file: :class:`NamedColumns`, or an array (n, d) of a ``.npy`` file.
 
-    A line of a CSV with another number of cells than its first one is a record without values.
+    A line of a CSV with another number of cells than its first one is a record without values; of a cell that is no
+    number, or not in UTF-8, only the value is missing.
 
     Args:
         path: A CSV whose first line holds numbers alone has no names: its columns are ``x0``, ``x1`` and so on.
@@ -395,6 +477,7 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
     from pyarrow import csv as arrow_csv
 
     nameless = _has_no_names(path, names)
+    content = _in_utf8(path)
     ragged: list[Any] = []
 
     def skip(row: Any) -> str:
@@ -404,16 +487,16 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
     def read(*, use_threads: bool) -> Any:
         ragged.clear()
         return arrow_csv.read_csv(
-            path,
+            path if content is None else pa.BufferReader(content),
             read_options=arrow_csv.ReadOptions(autogenerate_column_names=nameless, use_threads=use_threads),
             parse_options=arrow_csv.ParseOptions(invalid_row_handler=skip),
             convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
         )
 
     table = read(use_threads=True)
+    first = 1 if nameless else 2
     if ragged:
-        table = read(use_threads=False)  # only then rows have numbers
-        first = 1 if nameless else 2  # the number of the first record; empty lines have none
+        table = read(use_threads=False)  # only then rows have numbers; empty lines have none
         places = np.array([row.number - first for row in ragged])
         numbers = np.zeros(table.num_rows + len(places), np.int64)
         is_ragged = np.zeros(len(numbers), np.bool_)
@@ -423,24 +506,60 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
     if nameless:
         table = table.rename_columns([f"x{number}" for number in range(table.num_columns)])
     found = table_of(table, str(path))
-    return found if found is None or not ragged else replace(found, ragged=_ragged_lines(path, ragged))
+    shown = {row.number - first: _cells_of(row) for row in ragged[:_LINES_SHOWN]}
+    return None if found is None else replace(found, csv=CsvLines(path, first, shown))
 
 
-def _ragged_lines(path: Path, rows: Sequence[Any]) -> tuple[str, ...]:
-    """Where the first of Arrow's invalid rows stand in the file, and what is wrong with them."""
-    numbers, found, number = {row.number: row for row in rows[:_RAGGED_SHOWN]}, [], 0
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines, suppress(csv.Error):
-        reader = csv.reader(lines)
-        for cells in reader:
-            number += bool(cells)
-            row = numbers.pop(number, None) if cells else None
-            if row is not None:
-                cell = "cell" if row.actual_columns == 1 else "cells"
-                wrong = f"{row.actual_columns} {cell}, expected {row.expected_columns}"
-                found.append(f"line {reader.line_num} of {path.name}: {wrong}")
-            if not numbers:
-                break
-    return tuple(found)
+def _in_utf8(path: Path) -> bytes | None:
+    """A file's content with U+FFFD for what is not UTF-8, which costs its own record alone; None if all of it is."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return path.read_bytes().decode("utf-8", "replace").encode()
+    return None
+
+
+def _cells_of(row: Any) -> str:
+    """What is wrong with one of Arrow's invalid rows."""
+    cell = "cell" if row.actual_columns == 1 else "cells"
+    return f"{row.actual_columns} {cell}, expected {row.expected_columns}"
+
+
+def _cells(column: Any) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Cells of a CSV as float64, NaN where one is missing or text; which are text, and which are numbers.
+
+    Each is read by itself, to the value that it has in a column of cells of its kind: were text among numbers to decide
+    about a column, one record would decide about all. ``true`` and ``false`` are 1 and 0 as in lists.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+    from pyarrow import csv as arrow_csv
+
+    options = arrow_csv.ConvertOptions()
+
+    def mask(found: Any) -> npt.NDArray[np.bool_]:
+        return np.asarray(found.fill_null(fill_value=False), np.bool_)
+
+    def is_one_of(names: Sequence[str]) -> npt.NDArray[np.bool_]:
+        return mask(compute.is_in(column, value_set=pa.array(names, pa.string())))
+
+    numbers = np.full(len(column), np.nan)
+    is_missing = is_one_of(options.null_values) | np.asarray(column.is_null(), np.bool_)
+    is_number = np.zeros(len(column), np.bool_)
+    trimmed = compute.ascii_trim(column, characters=" \t")
+    for pattern, kind in ((_DECIMAL, pa.float64()), (_HEXADECIMAL, pa.int64())):
+        matched = mask(compute.match_substring_regex(trimmed, pattern)) & ~is_missing
+        numbers[matched] = np.asarray(trimmed.filter(pa.array(matched)).cast(kind), np.float64)
+        is_number |= matched
+    for names, value in ((options.true_values, 1.0), (options.false_values, 0.0)):
+        matched = is_one_of(names) & ~is_number
+        numbers[matched] = value
+        is_number |= matched
+    return numbers, ~(is_number | is_missing), is_number
 
 
 def _named(names: Sequence[Any], keys: Sequence[Any], column: Callable[[Any], Any], source: str) -> NamedColumns:
@@ -521,6 +640,13 @@ def _is_mapping_type(kind: type) -> bool:
     return issubclass(kind, Mapping)
 
 
+def _is_comparable(kind: type) -> bool:
+    try:
+        return bool({kind})
+    except Exception:  # noqa: BLE001 -- a foreign type may raise anything
+        return False
+
+
 def has_fields(kind: type) -> bool:
     """Whether rows of a type have names: a mapping, named tuple, dataclass, ``pandas.Series`` or ``sqlite3.Row``."""
     try:
@@ -547,11 +673,12 @@ def _fields_of(row: Any) -> Mapping[Any, Any] | None:
         return None
 
 
-def _row(record: Any, names: Sequence[str], allowed: set[str] | None) -> list[Any] | None:
+def _row(record: Any, names: Sequence[str], allowed: set[str] | None) -> list[Any]:
+    """Empty where it has other names: still a row, for a batch of None and numbers would be read as one record."""
     try:
-        return [record[name] for name in names] if allowed is None or allowed.issuperset(record) else None
+        return [record[name] for name in names] if allowed is None or allowed.issuperset(record) else []
     except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
-        return None
+        return []
 
 
 def _get(record: Any, name: str) -> Any:
@@ -568,6 +695,14 @@ def _is_columns(records: Mapping[Any, Any], *, forgiving: bool) -> bool:
         issubclass(type(value), kinds) or (hasattr(type(value), "__array__") and hasattr(type(value), "__len__"))
         for value in records.values()
     )
+
+
+def _at_once(column: Sequence[Any]) -> Floats | None:
+    """A column of Python's floats and integers, which NumPy reads one by one as :func:`_number` does; else None."""
+    try:
+        return np.array(column, np.float64) if _PLAIN.issuperset(map(type, column)) else None
+    except Exception:  # noqa: BLE001 -- an integer beyond float64, or a type that cannot be compared
+        return None
 
 
 def _number(value: Any) -> float | None:
@@ -604,8 +739,12 @@ def _has_no_names(path: Path, names: Collection[str]) -> bool:
 
 def _first_line(path: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            return next(csv.reader(lines), [])
+        # Of a later line, which may be read with it, a byte that is not UTF-8 costs its own record alone.
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            first = next(csv.reader(lines), [])
+        for cell in first:
+            cell.encode("utf-8", "surrogateescape").decode("utf-8")
+        return first
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecordError(f"{path}: not a CSV file in UTF-8: {error}") from error
 

@@ -346,7 +346,7 @@ def _sketch(
 
     table = read_table(plan, data, labels=label_column, clients=client_column, columns=columns, by_position=by_position)
     labels = None if table.labels is None else label_list(table.labels)
-    usable = read(plan, table.records, labels, table.ragged)
+    usable = read(plan, table.records, labels, table.lines)
     problems = usable.problems
     for warning in problems.warnings():
         warnings.warn(warning, stacklevel=1)

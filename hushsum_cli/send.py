@@ -226,7 +226,7 @@ def _add(client: "EdgeClient", file: RecordFile, progress: "Progress") -> None:
                 client.add(records[batch], labels=None if labels is None else labels[batch])
                 added(min(start + _BATCH, len(records)))
     finally:
-        problems = replace(client.status().problems, lines=table.ragged)
+        problems = replace(client.status().problems, lines=table.lines)
         for warning in problems.warnings():
             warnings.warn(warning, stacklevel=1)
     if problems.dropped == problems.records and client.plan.report_sizes is None:  # else each sends a random report

@@ -3,13 +3,15 @@
 import asyncio
 import threading
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
 from typing_extensions import override
@@ -323,31 +325,60 @@ class TracedPath:
         return str(self.path)
 
 
-class Traced(float):
-    """A number that keeps the threads that read it."""
-
-    threads: ClassVar[set[threading.Thread]] = set()
-
-    def __float__(self) -> float:
-        self.threads.add(threading.current_thread())
-        return super().__float__()
-
-
-async def test_tables_are_read_off_the_event_loop(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
+async def test_files_are_read_off_the_event_loop(path: Path, runtime: FixedClock, tmp_path: Path) -> None:
     service = ModelService(small_plan(record={"names": ["x", "y"]}))
     service.clock_ms = runtime.now_ms
     await service.start()
     (tmp_path / "rows.csv").write_text("x,y\n1,2\n")
-    file, column = TracedPath(tmp_path / "rows.csv"), np.array([Traced(1.0)], np.object_)
+    file = TracedPath(tmp_path / "rows.csv")
     file.released.set()
     async with client_of(service, path, runtime) as client:
-        for records in (file, pd.DataFrame({"x": column, "y": [2.0]}), {"x": column, "y": [2.0]}):
-            await client.add(records)
+        await client.add(file)
         await client.flush()
-    for threads in (file.threads, Traced.threads):
-        assert threads
-        assert threading.current_thread() not in threads
-    assert np.array_equal(service.fold.sketch.counters, Sketch(service.plan).add([[1.0, 2.0]] * 3).counters)
+    assert file.threads
+    assert threading.current_thread() not in file.threads
+    assert np.array_equal(service.fold.sketch.counters, Sketch(service.plan).add([[1.0, 2.0]]).counters)
+    await service.stop()
+
+
+class WideFrame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
+    """A frame that is too wide to copy."""
+
+    @override
+    def copy(self, *_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+
+FORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "arrow": lambda x, y: pa.table({"x": pa.array(x), "y": pa.array(y)}),
+    "batch": lambda x, y: pa.record_batch({"x": pa.array(x), "y": pa.array(y)}),
+    "polars": lambda x, y: pl.DataFrame({"x": pl.Series(x), "y": pl.Series(y)}),
+    "pandas": lambda x, y: WideFrame({"x": x, "y": y}, copy=False),
+    "mapping": lambda x, y: {"x": x, "y": y},
+    "dicts": lambda x, y: [{"x": x[at : at + 1].reshape(()), "y": y[at : at + 1].reshape(())} for at in range(len(x))],
+    "lists": lambda x, y: [[x[at : at + 1].reshape(()), y[at : at + 1].reshape(())] for at in range(len(x))],
+    "rows": lambda x, y: list(np.array([x, y]).T),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_memory_that_is_reused_while_an_add_waits_changes_nothing(
+    path: Path, runtime: FixedClock, form: str
+) -> None:
+    service = ModelService(small_plan(record={"names": ["x", "y"]}))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    x, y = np.arange(1.0, 5.0), np.arange(2.0, 6.0)
+    expected = Sketch(service.plan).add(np.column_stack([x, y])).counters
+    records = FORMS[form](x, y)
+    async with client_of(service, path, runtime) as client:
+        adding = asyncio.ensure_future(client.add(records))
+        await asyncio.wait([adding], timeout=0)
+        for column in (x, y, *(records if form == "rows" else ())):
+            column[:] = 9.0
+        await adding
+        await client.flush()
+    assert np.array_equal(service.fold.sketch.counters, expected)
     await service.stop()
 
 

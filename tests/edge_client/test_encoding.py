@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from edge_client.encoding import copied, split
+from edge_client.encoding import ReportEncoder, copied, split
 from hushsum import Plan, RecordError, Sketch
 from hushsum.delta import Delta, DeltaId, apply
 from hushsum.errors import DroppedRecordsWarning
+from hushsum.tables import read_table
 from tests.checks.examples import Raising, objects
 from tests.plans import classed_plan, client_plan, small_plan
 
@@ -205,3 +206,27 @@ def test_a_row_that_cannot_even_be_looked_at_drops_alone(odd: object) -> None:
     plan = small_plan()
     batch = split(plan, copied([[1.0, 2.0], odd, [3.0, 4.0]]), window=0)
     assert (batch.records, batch.dropped) == (2, 1)
+
+
+@pytest.mark.parametrize("names", ({"names": ["x", "y"]}, {}), ids=("names", "no names"))
+@pytest.mark.parametrize("by_position", (True, False))
+@pytest.mark.parametrize("row", ({"x": 1.0, "y": 2.0}, {"x": 1.0, "z": 2.0}, {}), ids=repr)
+def test_the_number_of_reports_is_that_of_rows_whatever_they_hold(
+    names: dict[str, Any], by_position: bool, row: dict[str, float]
+) -> None:
+    plan = small_plan(record=names, privacy={"mode": "local"})
+    for batch in ([row, row, 5], [5, row], [row, None]):
+        records = copied(read_table(plan, batch, by_position=by_position).records)
+        assert ReportEncoder(plan).encode(records, 0).contributed == len(batch)
+
+
+def test_what_raises_when_it_is_copied_stays_a_row() -> None:
+    plan = small_plan(privacy={"mode": "local"})
+    assert ReportEncoder(plan).encode(copied([Hostile(), 5.0, 6.0]), 0).contributed == 3
+
+
+def test_a_copy_of_arrow_sets_keeps_what_the_caller_overwrites() -> None:
+    ids = np.array([1, 5, 2], np.int64)
+    mine = copied(pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array(ids)))
+    ids[:] = 0
+    assert mine.to_pylist() == [[1, 5], [2]]

@@ -1,5 +1,6 @@
 """Tables are read by the names of the plan's columns, in any order, and by position only where that is asked for."""
 
+import math
 import sqlite3
 import warnings
 from collections import deque
@@ -17,7 +18,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import hushsum as hs
-from hushsum import DroppedRecordsWarning, RecordError, Sketch
+from hushsum import DroppedRecordsWarning, Plan, RecordError, Sketch
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.local.reports import reports
 from hushsum.releases import draw
@@ -498,13 +499,102 @@ def test_a_line_of_a_csv_with_another_number_of_cells_is_one_record_that_cannot_
     assert len(reports(local, records, None, OsEntropy())[0]) == 5
 
 
+@pytest.mark.parametrize(
+    "cell", [b"abc", b"-", b"2020-01-01", b"\xff", b" ", b"1\x00", b'"1,5"', b"1e", b"0x", b"12:30"], ids=repr
+)
+@pytest.mark.parametrize("others", [b"1,2\n3,4\n", b"0x10,2\ntrue,4\n", b"1.5,2\nNA,4\n", b"1,2\n3\n"], ids=repr)
+def test_a_cell_of_a_csv_that_is_no_number_is_one_record_that_cannot_be_used(
+    tmp_path: Path, others: bytes, cell: bytes
+) -> None:
+    path, local = tmp_path / "a.csv", small_plan(record={"names": ["x", "y"]}, privacy={"mode": "local"})
+    path.write_bytes(b"x,y\n" + cell + b",6\n" + others)
+    for plan in (NAMED, local):
+        found = read_table(plan, path)
+        assert found.lines[0] == "line 2 of a.csv: not a number: x"
+        assert np.isnan(found.records[0, 0])
+        alone = read_csv_floats(others)
+        assert np.array_equal(found.records[1:, 0], alone, equal_nan=True)
+    assert len(reports(local, read_table(local, path).records, None, OsEntropy())[0]) == 3
+    path.write_bytes(b"x,y\n" + (cell + b",6\n") * 2)
+    if cell not in {b"2020-01-01", b"12:30"}:  # types of their own
+        with pytest.raises(RecordError, match="column 'x' holds str, expected numbers"):
+            read_table(NAMED, path)
+    assert np.isnan(read_table(local, path).records[:, 0]).all()
+
+
+def read_csv_floats(lines: bytes) -> Any:
+    """The first column, as Python reads it."""
+    values = {b"NA": math.nan, b"0x10": 16.0, b"true": 1.0}
+    cells = [(line.split(b",")[0], b"," in line) for line in lines.splitlines()]
+    return np.array([(values[cell] if cell in values else float(cell)) if whole else math.nan for cell, whole in cells])
+
+
+def test_text_in_a_csv_changes_no_bit_of_its_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    floats = rng.integers(0, 2**64, 20_000, np.uint64).view(np.float64)
+    integers = rng.integers(-(2**63), 2**63, 20_000, np.int64)
+    odd = [" 5 ", "\t-.5", "+1.e+05", "-0", "1e400", "-1e400", "1e-400", "5e-324", "inf", "+Infinity", "NAN", ""]
+    columns: dict[str, list[str]] = {
+        "floats": [repr(value) for value in floats.tolist()],
+        "short": [f"{value:.6g}" for value in rng.normal(size=20_000).tolist()],
+        "integers": [str(value) for value in integers.tolist()],
+        "hexadecimal": [hex(value) for value in integers.tolist() if value >= 0] + ["0X8000000000000001"],
+        "odd": [*odd, "nan(1)", "9" * 400, "0." + "1" * 400],
+        "booleans": ["true", "false", "TRUE", "False", "1", "0"],
+    }
+    for name, cells in columns.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(["x,y", *(f"{cell},1" for cell in cells)]))
+        good = read_table(NAMED, path).records
+        path.write_text("\n".join(["x,y", *(f"{cell},1" for cell in cells), "text,1"]))
+        found = read_table(NAMED, path).records
+        assert np.isnan(found[-1, 0])
+        assert np.array_equal(np.isnan(found[:-1]), np.isnan(good))
+        assert np.array_equal(np.nan_to_num(found[:-1]).tobytes(), np.nan_to_num(good).tobytes()), name
+
+
+def test_a_byte_of_a_label_that_is_not_utf8_is_one_record_without_a_label(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x,y,kind\n1,2,a\n3,4,\xff\n5,6,b\n7,8,\xff,9\n")
+    plan = classed_plan("a", "b", record={"names": ["x", "y"]})
+    with pytest.warns(DroppedRecordsWarning, match="1 cannot be read .* 1 without a label"):
+        assert Sketch(plan).add(tmp_path / "a.csv", labels="kind").records == 2
+
+
+class Pair(NamedTuple):
+    """A row whose names have an order."""
+
+    a: float
+    b: float
+
+
+@pytest.mark.parametrize("plan", (NAMED, small_plan()), ids=("names", "no names"))
+def test_a_dict_among_rows_by_position_decides_about_itself_alone(plan: Plan) -> None:
+    rows: list[Any] = [Pair(0.1, 0.2), Pair(0.3, 0.4)]
+    expected = Sketch(plan).add(np.array(rows)).counters
+    for odd in ({"x": 1.0, "y": 2.0}, {}):
+        for batch in ([*rows, odd], [odd, *rows], [odd, *map(list, rows)]):
+            with pytest.warns(DroppedRecordsWarning, match="1 of 3"):
+                assert np.array_equal(Sketch(plan).add(batch, by_position=True).counters, expected)
+
+
+def test_a_type_that_cannot_be_compared_costs_its_own_record_alone() -> None:
+    class Incomparable(type):
+        def __hash__(cls) -> int:
+            raise RuntimeError("no")
+
+    class Odd(metaclass=Incomparable): ...
+
+    found = read_table(NAMED, [{"x": 0.1, "y": 0.2}, Odd()])
+    assert found.records == [[0.1, 0.2], []]
+
+
 def test_a_ragged_line_of_a_long_file_without_names_is_found(tmp_path: Path) -> None:
     lines = ["1,2"] * 300_000
     lines[250_000] = "1"
     (tmp_path / "a.csv").write_text("\n".join(lines))
     table = read_file(tmp_path / "a.csv")
     assert np.flatnonzero(np.isnan(table.numbers(table.names)[:, 0])).tolist() == [250_000]
-    assert table.ragged == ("line 250001 of a.csv: 1 cell, expected 2",)
+    assert table.read(table.names)[1] == ("line 250001 of a.csv: 1 cell, expected 2",)
 
 
 def test_queries_of_a_table_are_read_by_name(form: Callable[..., Any]) -> None:
