@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
-from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolFullError
+from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolError
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
@@ -298,7 +298,7 @@ class EdgeClient:
         mode = self._working()
         try:
             stored = await asyncio.shield(mode.put(addition))
-        except SpoolFullError as error:
+        except SpoolError as error:  # the limit, or the disk
             self._emit(Event(EventKind.SPOOL_FULL, str(error)))
             raise
         self._problems += replace(addition.problems, lines=())  # numbers of one batch say nothing of others

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from edge_client.errors import NotCountedError
 from hushsum.delta import DeltaId
+from hushsum.errors import Reason
 from hushsum.usable import RecordProblems
-from hushsum_proto.answers import Answer, AnyReason
+from hushsum_proto.answers import Answer, AnyReason, Refusal
 from hushsum_proto.answers import Status as AnswerStatus
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class EventKind(StrEnum):
     RECORDS_DROPPED = "records dropped"
     RECORDS_CLIPPED = "records clipped"
     SPOOL_FULL = "spool full"
+    CLOCK_OFF = "clock off"
     STOPPED = "stopped"
 
 
@@ -41,7 +43,9 @@ class Event:
 
     Attributes:
         kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
-            a secure sum, or of a silo, a window is in no sum. ``stopped``: the service has ended the session for good
+            a secure sum, or of a silo, a window is in no sum. ``spool full``: a batch was refused whole, for the spool
+            has reached its limit, or its disk takes no more. ``clock off``: the device's clock and the service's differ
+            by more than a window's lateness. ``stopped``: the service has ended the session for good
             (another plan, or it does not accept who this is), or the spool cannot be used.
         detail: One sentence for people.
         delta: Of an answer: the delta's id.
@@ -67,7 +71,7 @@ class Event:
         """A delta's definitive answer, which is durable in the spool."""
         refusal = answer.refusal
         reason = None if refusal is None else reason_name(refusal.reason)
-        detail = f"a delta is {answer.status.value}" if refusal is None else refusal.detail
+        detail = f"a delta is {answer.status.value}" if refusal is None else explain(refusal)
         return cls(EventKind(answer.status.value), detail, delta=answer.id, reason=reason)
 
 
@@ -97,7 +101,7 @@ class Unreported:
         if answer.status is AnswerStatus.REFUSED and answer.refusal is not None:
             name = reason_name(answer.refusal.reason)
             self._refused[name] += 1
-            self._details.setdefault(name, answer.refusal.detail)
+            self._details.setdefault(name, explain(answer.refusal))
 
     def take(self, windows: Mapping[int, str] | None = None) -> NotCountedError | None:
         """The error of what there is, with these windows that are in no sum, and nothing is left; None without any."""
@@ -129,6 +133,14 @@ RECORDS_UNSPENT: Final = "records_unspent"
 #: Answers to a delta that counts.
 COUNTED: Final = frozenset({AnswerStatus.ACKNOWLEDGED, AnswerStatus.COUNTED})
 _REFUSED: Final = "refused:"
+#: Refusals that a client with one spool, which was never copied, does not get.
+_OF_COPIES: Final = frozenset({Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW, Reason.SECOND_DELTA})
+_COPIED: Final = (
+    "; this client has contributed from another spool: this one is a copy, or comes from a back-up, or two spools have "
+    "one client id. More of what is added to it may count nowhere, and an account in it lacks what the other one has "
+    "spent, so that a window may be spent twice. Go on with the spool that was used last; if it is lost, begin a new "
+    "one, but not under a plan by which the device spends its own budget: a new account has no spends at all"
+)
 _OTHER: Final = "other"  # a reason that only a newer service knows
 
 
@@ -251,6 +263,11 @@ def submission_count_of(result: str) -> str:
 def reason_name(reason: AnyReason | None) -> str:
     """The name under which refusals for a reason are counted."""
     return _OTHER if reason is None else reason.value
+
+
+def explain(refusal: Refusal) -> str:
+    """The service's words, and where they show that a spool was copied, what that means and what to do."""
+    return f"{refusal.detail}{_COPIED}" if refusal.reason in _OF_COPIES else refusal.detail
 
 
 def answer_name(answer: Answer) -> str:

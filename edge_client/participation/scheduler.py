@@ -141,6 +141,7 @@ class WindowMode(Mode):
         self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
         self._woken = asyncio.Event()
+        self._has_begun = False
 
     @abstractmethod
     async def _submit(self, window: int) -> None:
@@ -238,6 +239,10 @@ class WindowMode(Mode):
                 over.add(window)
             for window in over:
                 self._keep_reason(window, "it ended without a sum")
+            if not self._has_begun:  # later on, each window that is given up has its reason already
+                self._has_begun = True
+                for window in status.passed:
+                    self._keep_reason(window, "it ended while this client did not run, without a sum")
         self.driver.waiters.check()
 
     def _begin_what_is_due(self) -> None:

@@ -291,7 +291,7 @@ class SecureMode(WindowMode):
 
     def _on_status(self, status: WindowStatus) -> None:
         unreported = dict(status.unreported)
-        for window in self._unreported.keys() - unreported.keys():
+        for window in {*status.lost, *(self._unreported.keys() - unreported.keys())}:
             self._keep_reason(window, "the service did not report its result")
         self._unreported = unreported
 

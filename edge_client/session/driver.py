@@ -269,7 +269,7 @@ class SessionDriver:
                     self._timer.cancel()
                 self._timer = self.tasks.spawn(self._wake_at(effect.at), "timer")
             case WarnOfClock():
-                _warn_of_clock(effect.ahead_ms)
+                self._warn_of_clock(effect.ahead_ms)
             case Stop():
                 self._fail(effect.error)
 
@@ -289,6 +289,18 @@ class SessionDriver:
                 self.earlier[answer_name(effect.answer)] += 1
             self._on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+
+    def _warn_of_clock(self, ahead_ms: int) -> None:
+        way = "ahead of" if ahead_ms > 0 else "behind"
+        message = (
+            f"this device's clock is {abs(ahead_ms) / 1000:.0f} s {way} the service's, more than the plan's lateness: "
+            "records that are dated by it may fall into a window that is closed, or not open yet; set the clock, or "
+            "give the time of each batch"
+        )
+        _LOG.warning("%s: %s", self._transport, message)
+        self._on_event(StatusEvent(EventKind.CLOCK_OFF, message))
+        with suppress(ClockWarning):  # raised as an error here it would end the client, and reach no caller
+            warnings.warn(message, ClockWarning, stacklevel=2)
 
     async def _wake_at(self, at: float) -> None:
         await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
@@ -364,13 +376,3 @@ class SessionDriver:
 
 def _closed_error() -> ClientStateError:
     return ClientStateError("this client was closed; unanswered deltas stay in the spool")
-
-
-def _warn_of_clock(ahead_ms: int) -> None:
-    way = "ahead of" if ahead_ms > 0 else "behind"
-    message = (
-        f"this device's clock is {abs(ahead_ms) / 1000:.0f} s {way} the service's, more than the plan's lateness: "
-        "records that are dated by it may fall into a window that is closed, or not open yet"
-    )
-    with suppress(ClockWarning):  # raised as an error here it would end the client, and reach no caller
-        warnings.warn(message, ClockWarning, stacklevel=2)

@@ -53,11 +53,15 @@ class WindowStatus:
         open: Windows in which it takes part and has not submitted yet.
         unreported: Windows that are spent, with the round, and whose result is unknown.
         unpaid: Windows for which this device's account does not pay.
+        passed: Windows in which this client took part, and that this update ended without a submission.
+        lost: Windows that are spent, and for whose result this update ended the wait.
     """
 
     open: tuple[int, ...]
     unreported: tuple[tuple[int, bytes], ...]
     unpaid: tuple[int, ...] = ()
+    passed: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class WindowSubmissions:
         self._lock = threading.RLock()
         self._begun: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
         self._unerased = True  # as a kill may have left it
+        self._passed: tuple[int, ...] = ()
+        self._lost: tuple[int, ...] = ()
         self._budget = spool.keep_budget(plan, self.transaction)
 
     @property
@@ -99,6 +105,7 @@ class WindowSubmissions:
         Pending records of a window that has passed unspent are erased; a round whose result is unknown by then is lost.
         """
         with self._lock:
+            self._passed, self._lost = (), ()
             if self._has_changed(windows):
                 self._unerased = True
                 self._begun = {each: spend for each, spend in self._begun.items() if each in windows}
@@ -113,6 +120,8 @@ class WindowSubmissions:
             tuple(window for (window,) in self._spool.rows(still, *within, TAKES_PART, ATTEMPTS_MAX)),
             tuple((window, round_id) for window, round_id in self._spool.rows(unreported)),
             tuple(window for (window,) in self._spool.rows(unpaid, *within, UNPAID)),
+            self._passed,
+            self._lost,
         )
 
     def begin(self, window: int) -> PendingRecords:
@@ -197,6 +206,8 @@ class WindowSubmissions:
     def _move_to(self, windows: range, database: sqlite3.Connection, counts: Counter[str]) -> None:
         rows = [(window, TAKES_PART if self._pays(window) else UNPAID) for window in windows]
         database.executemany("INSERT OR IGNORE INTO attempts (window, count, state) VALUES (?, 0, ?)", rows)
+        passed = "SELECT window FROM attempts WHERE window < ? AND state = ? ORDER BY window"
+        self._passed = tuple(window for (window,) in database.execute(passed, (windows.start, TAKES_PART)))
         over = database.execute(
             "UPDATE attempts SET state = ? WHERE window < ? AND state IN (?, ?)", (OVER, windows.start, *_UNSPENT)
         )
@@ -315,7 +326,8 @@ class SecureSubmissions(WindowSubmissions):
         super()._move_to(windows, database, counts)
         # A silo's submissions stay: they are still sent, and answered.
         unreported = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (windows.start,))
-        for (window,) in unreported.fetchall():
+        self._lost = tuple(window for (window,) in unreported.fetchall())
+        for window in self._lost:
             _write_result(window, RoundResult.UNKNOWN, database, counts)
 
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from edge_client import (
     AbsentWarning,
+    ClientStateError,
     Config,
     Counts,
     EdgeClient,
@@ -649,6 +650,27 @@ async def test_a_vector_of_which_nobody_tells_until_its_window_is_over_is_lost(
     clock.close()
     assert vectors(service) == 1
     assert client.status().submissions_lost == 1
+
+
+async def test_a_vector_of_a_device_that_comes_back_after_its_window_is_told_as_lost(
+    service: RoundService, path: Path
+) -> None:
+    clock = Clock()
+    service.lie = lie_at(OUTCOME, 10**6, None)
+    async with client_of(service, path, clock) as client:
+        flushing = asyncio.ensure_future(client.flush())
+        await until(lambda: client.status().submissions_spent == 1, "the vector")
+        await until(lambda: bool(service.asked), "a question")
+    with pytest.raises(ClientStateError):
+        await flushing
+    clock.at_ms += 30 * 24 * HOUR
+    client = client_of(service, path, clock)
+    await client.__aenter__()
+    (warning,) = await client.end(wait=True)
+    assert isinstance(warning, NotCountedWarning)
+    assert str(warning) == f"counted nowhere: window {WINDOW}: the service did not report its result"
+    clock.close()
+    assert (client.status().submissions_spent, client.status().submissions_lost) == (1, 1)
 
 
 async def test_a_window_that_no_service_summed_is_over_unspent_and_its_records_are_erased(

@@ -454,6 +454,17 @@ def test_neither_attempt_nor_spend_is_had_for_a_window_in_which_the_client_did_n
     spool.close()
 
 
+def test_what_ended_while_the_client_did_not_run_is_told_at_its_next_start_alone(path: Path) -> None:
+    spool = opened(path)
+    rounds_of(spool).spend(7, ROUND, 0)
+    spool.close()
+    rounds = rounds_of(opened(path), windows=None)
+    status = rounds.update(range(20, 21))
+    assert (status.passed, status.lost, status.unreported) == ((8,), (7,), ())
+    status = rounds.update(range(20, 21))
+    assert (status.passed, status.lost) == ((), ())
+
+
 def test_a_window_that_passes_unspent_is_over_for_ever_and_what_waited_for_it_is_erased(path: Path) -> None:
     spool = opened(path)
     rounds = rounds_of(spool)

@@ -1,0 +1,309 @@
+"""Devices that come back late, with a wrong clock, a full disk or an old copy of their spool, and the real service.
+
+Nothing counts twice, and what counts nowhere is an event, a number of the status and an error of the next flush.
+"""
+
+import asyncio
+import shutil
+import sqlite3
+import subprocess
+import warnings
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from typing_extensions import override
+
+from aggregator.app import Service
+from edge_client import (
+    ClockWarning,
+    Config,
+    EdgeClient,
+    Event,
+    EventKind,
+    FlushTimeoutError,
+    NotCountedError,
+    SpoolError,
+    SystemRuntime,
+)
+from hushsum import Plan, Sketch
+from tests.plans import small_plan
+from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
+
+CONFIG = Config(backoff_first_s=0.02, backoff_longest_s=0.2, close_flush_s=0.0)
+MONTH = 30 * 24  # windows of an hour
+YEAR_MS = 365 * 24 * HOUR_MS
+DISK_BYTES = 256 * 1024
+PLAN = small_plan()
+SILO = small_plan(privacy={"mode": "local", "epsilon": 40, "total_epsilon": 100, "local": {"form": "silo"}})
+REPORTS = small_plan(privacy={"mode": "local", "epsilon": 4, "total_epsilon": 100, "local": {}})
+
+
+class DeviceClock(SystemRuntime):
+    """A device's wall clock that the test sets; what a silo does ahead of its moment is not waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.set_ms = NOW_MS
+
+    @override
+    def now_ms(self) -> int:
+        return self.set_ms
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0.05 if seconds <= 5 else seconds)
+
+
+class Device:
+    """A device with one spool, which it may start from several times; it keeps every event."""
+
+    def __init__(self, clock: DeviceClock, spool: Path) -> None:
+        self.clock = clock
+        self.spool = spool
+        self.events: list[Event] = []
+
+    def client(self, target: str, spool: Path | None = None) -> EdgeClient:
+        return EdgeClient(
+            target,
+            spool=spool or self.spool,
+            client_id="device",
+            config=CONFIG,
+            runtime=self.clock,
+            on_event=self.events.append,
+        )
+
+    @property
+    def kinds(self) -> Counter[EventKind]:
+        return Counter(event.kind for event in self.events)
+
+
+@pytest.fixture
+async def device(tmp_path: Path) -> AsyncIterator[Device]:
+    clock = DeviceClock()
+    yield Device(clock, tmp_path / "spool.db")
+    clock.close()
+
+
+async def sealed(service: Service, plan: Plan, window: int) -> Sketch:
+    """The exact sum of a window, which is sealed with all before it."""
+    async with RawClient(service.grpc) as operator:
+        while await operator.seal() != window:
+            await operator.release()
+    found = await service.store.sealed_window(plan, window)
+    assert found is not None
+    return found.sketch
+
+
+def assert_holds(sketch: Sketch, *records: npt.ArrayLike) -> None:
+    """A sum is that of these records, each once."""
+    expected = Sketch(PLAN)
+    for each in records:
+        expected.add(np.reshape(each, (-1, 2)))
+    assert np.array_equal(sketch.counters, expected.counters)
+    assert np.array_equal(sketch.counts, expected.counts)
+
+
+def deltas_in(spool: Path) -> list[bytes]:
+    with closing(sqlite3.connect(spool)) as database:
+        return [data for (data,) in database.execute("SELECT bytes FROM deltas ORDER BY sequence")]
+
+
+# ------------------------------------------------------------------------------------------------------ after a month
+
+
+async def test_after_a_month_what_was_counted_stays_counted_once_and_what_came_too_late_is_reported(
+    tmp_path: Path, device: Device
+) -> None:
+    there = SetRuntime()
+    async with service_of(config_of(tmp_path, PLAN), there) as service:
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+        async with device.client("127.0.0.1:1") as client:  # offline
+            await client.add([[1.0, 2.0], [3.0, 4.0]])
+            await client.add([5.0, 6.0])
+        answered, _ = deltas_in(device.spool)
+        async with RawClient(service.grpc, "device") as wire:  # it came, and its answer never did
+            await wire.submit_one(PLAN.id, answered)
+        assert_holds(await sealed(service, PLAN, WINDOW), [[1.0, 2.0], [3.0, 4.0]])
+        async with RawClient(service.grpc) as operator:
+            await operator.release()
+        there.set_ms = device.clock.set_ms = NOW_MS + MONTH * HOUR_MS
+        async with device.client(service.grpc) as client:
+            await client.add([7.0, 8.0])
+            with pytest.raises(NotCountedError, match="counted nowhere: 2 deltas of a window that is over"):
+                await client.flush(120)
+            await client.flush(120)
+            status = client.status()
+        assert (status.acknowledged, status.unknown, status.late, status.queued) == (1, 2, 0, 0)
+        assert device.kinds[EventKind.UNKNOWN] == 2
+        assert_holds(await sealed(service, PLAN, WINDOW + MONTH), [7.0, 8.0])
+
+
+async def test_a_silo_that_comes_back_after_a_month_reports_the_window_that_it_never_submitted(
+    tmp_path: Path, device: Device
+) -> None:
+    there = SetRuntime()
+    async with service_of(config_of(tmp_path, SILO), there) as service:
+        async with device.client(service.grpc) as client:
+            await client.add([[1.0, 2.0], [3.0, 4.0]])
+        there.set_ms = device.clock.set_ms = NOW_MS + MONTH * HOUR_MS
+        async with device.client(service.grpc) as client:
+            with pytest.raises(NotCountedError, match=f"window {WINDOW}: .*did not run") as raised:
+                await client.flush(120)
+            status = client.status()
+        assert list(raised.value.windows) == [WINDOW]
+        assert (status.windows_unspent, status.records_unspent, status.submissions_counted) == (1, 2, 1)
+        assert [event.window for event in device.events if event.kind is EventKind.NOT_COUNTED] == [WINDOW]
+
+
+# ----------------------------------------------------------------------------------------------- a clock that is wrong
+
+
+@pytest.mark.parametrize(("off_ms", "reason"), [(YEAR_MS, "window_in_future"), (-YEAR_MS, "window_in_past")])
+async def test_a_clock_that_is_a_year_off_is_warned_of_and_counts_nothing_until_it_is_right(
+    tmp_path: Path, device: Device, off_ms: int, reason: str
+) -> None:
+    async with service_of(config_of(tmp_path, PLAN)) as service:
+        device.clock.set_ms = NOW_MS + off_ms
+        async with device.client(service.grpc) as client:
+            await client.add([1.0, 2.0])
+            with (
+                pytest.warns(ClockWarning, match=r"clock is 31536000 s (ahead of|behind) the service's"),
+                pytest.raises(NotCountedError, match=reason),
+            ):
+                await client.flush(120)
+            await client.add([3.0, 4.0], time=NOW_MS)  # its own time is right
+            await client.flush(120)
+            device.clock.set_ms = NOW_MS
+            await client.add([5.0, 6.0])
+            await client.flush(120)
+            status = client.status()
+        assert status.acknowledged == 2
+        assert status.refused == {reason: 1}
+        assert device.kinds[EventKind.CLOCK_OFF] == 1
+        assert_holds(await sealed(service, PLAN, WINDOW), [3.0, 4.0], [5.0, 6.0])
+
+
+@pytest.mark.parametrize("plan", [SILO, REPORTS], ids=["silo", "reports"])
+@pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS], ids=["ahead", "behind"])
+async def test_a_device_that_spends_its_own_budget_goes_on_once_its_clock_is_right(
+    tmp_path: Path, device: Device, plan: Plan, off_ms: int
+) -> None:
+    async with service_of(config_of(tmp_path, plan)) as service:
+        device.clock.set_ms = NOW_MS + off_ms
+        with warnings.catch_warnings(action="ignore", category=ClockWarning):
+            async with device.client(service.grpc) as client:
+                await client.add([1.0, 2.0])
+                with pytest.raises(NotCountedError):
+                    await client.flush(120)
+        device.clock.set_ms = NOW_MS
+        async with device.client(service.grpc) as client:
+            await client.add([3.0, 4.0])
+            await client.flush(120)
+            status = client.status()
+        assert status.account is not None
+        assert sorted(spend.window or 0 for spend in status.account.spends) == sorted(
+            [WINDOW, PLAN.window.index_at(NOW_MS + off_ms)]
+        )
+        assert status.acknowledged == 1
+        sketch = await sealed(service, plan, WINDOW)
+        assert sketch.counters.any()
+
+
+# -------------------------------------------------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few hundred KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"a file system of a given size needs the right to mount one: {error}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=60)
+
+
+async def test_on_a_full_disk_records_are_refused_whole_and_those_before_them_count_once(
+    tmp_path: Path, small_disk: Path, device: Device, rng: np.random.Generator
+) -> None:
+    kept: list[npt.NDArray[np.float64]] = []
+
+    async def fill(client: EdgeClient) -> None:
+        for _ in range(2000):
+            batch = rng.uniform(0, 10, (20, 2))
+            await client.add(batch)
+            kept.append(batch)
+
+    device.spool = small_disk / "spool.db"
+    async with service_of(config_of(tmp_path, PLAN)) as service:
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+        (small_disk / "other").write_bytes(bytes(DISK_BYTES // 2))  # of another program
+        async with device.client("127.0.0.1:1") as client:  # offline: nothing is answered, so nothing is removed
+            with pytest.raises(SpoolError, match="full"):
+                await fill(client)
+            assert client.status().records == 20 * len(kept) > 0
+        assert device.kinds[EventKind.SPOOL_FULL] == 1
+        async with device.client(service.grpc) as client:  # still full: answers may not be durable yet, and wait
+            with suppress(FlushTimeoutError):
+                await client.flush(2)
+            (small_disk / "other").unlink()
+            batch = rng.uniform(0, 10, (20, 2))
+            await client.add(batch)
+            kept.append(batch)
+            await client.flush(120)
+            status = client.status()
+        assert (status.queued, status.acknowledged + status.counted) == (0, len(kept))
+        assert_holds(await sealed(service, PLAN, WINDOW), *kept)
+
+
+# ------------------------------------------------------------------------------------------------- a spool from a copy
+
+
+async def test_a_spool_from_a_copy_counts_nothing_twice_and_says_what_to_do(tmp_path: Path, device: Device) -> None:
+    copy = tmp_path / "copy.db"
+    async with service_of(config_of(tmp_path, PLAN)) as service:
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+        async with device.client("127.0.0.1:1") as client:
+            await client.add([1.0, 1.0])
+        shutil.copy(device.spool, copy)  # with one delta that is not answered
+        async with device.client(service.grpc) as client:
+            await client.add([2.0, 2.0])
+            await client.flush(120)
+        async with device.client(service.grpc, copy) as client:
+            await client.add([3.0, 3.0])
+            with pytest.raises(NotCountedError, match=r"1 delta refused for id_reused .*copy.*Go on with the spool"):
+                await client.flush(120)
+            status = client.status()
+        assert (status.acknowledged, status.refused) == (1, {"id_reused": 1})
+        (refusal,) = [event for event in device.events if event.kind is EventKind.REFUSED]
+        assert "Go on with the spool" in refusal.detail
+        assert_holds(await sealed(service, PLAN, WINDOW), [1.0, 1.0], [2.0, 2.0])
+
+
+async def test_a_silo_from_a_copy_that_submits_a_window_again_is_told_that_it_spent_it_twice(
+    tmp_path: Path, device: Device
+) -> None:
+    copy = tmp_path / "copy.db"
+    async with service_of(config_of(tmp_path, SILO)) as service:
+        async with device.client(service.grpc) as client:
+            await client.add([1.0, 1.0])
+        shutil.copy(device.spool, copy)
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+        async with device.client(service.grpc, copy) as client:
+            with pytest.raises(NotCountedError, match=r"id_reused .*copy.*Go on with the spool"):
+                await client.flush(120)
+            status = client.status()
+        assert (status.submissions_counted, status.submissions_lost) == (0, 1)
+        assert device.kinds[EventKind.REFUSED] == 1
