@@ -152,9 +152,9 @@ _REFUSED: Final = "refused:"
 _OF_COPIES: Final = frozenset({Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW, Reason.SECOND_DELTA})
 _COPIED: Final = (
     "; this client has contributed from another spool: this one is a copy, or comes from a back-up, or two spools have "
-    "one client id. More of what is added to it may count nowhere, and an account in it lacks what the other one has "
+    "one client id. More of what is added to it may count nowhere, and its ledger lacks what the other one has "
     "spent, so that a window may be spent twice. Go on with the spool that was used last; if it is lost, begin a new "
-    "one, but not under a plan by which the device spends its own budget: a new account has no spends at all"
+    "one, but not under a plan by which the device spends its own budget: a new ledger has no spends at all"
 )
 _OTHER: Final = "other"  # a reason that only a newer service knows
 

@@ -318,7 +318,7 @@ class SessionDriver:
         if self.failure is None:
             self.failure = error
             self.last_error = str(error)
-            _LOG.error("%s: the client has stopped: %s", self._transport, error)
+            _LOG.error("%s: the session has ended: %s", self._transport, error)
             self._on_event(StatusEvent(EventKind.STOPPED, str(error), error=error))
         if self.waiters.fail(self.failure):
             self._is_reported = True

@@ -25,6 +25,7 @@ from edge_client import (
     FlushTimeoutError,
     NotCountedError,
     NotCountedWarning,
+    PlanChangedError,
     SessionRefusedError,
     SettingsError,
     UnreachableError,
@@ -668,7 +669,7 @@ async def test_a_vector_of_a_device_that_comes_back_after_its_window_is_told_as_
     await client.__aenter__()
     (warning,) = await client.end(wait=True)
     assert isinstance(warning, NotCountedWarning)
-    assert str(warning) == f"counted nowhere: window {WINDOW}: the service did not report its result"
+    assert str(warning) == f"not counted: window {WINDOW}: the service did not report its result"
     clock.close()
     assert (client.status().submissions_spent, client.status().submissions_lost) == (1, 1)
 
@@ -711,7 +712,7 @@ async def test_a_service_with_another_plan_ends_the_client(
     service: RoundService, path: Path, clock: RushingClock
 ) -> None:
     service.refuses = lambda _: str(Reason.WRONG_PLAN)
-    with pytest.raises(SessionRefusedError, match="refused the participation"):
+    with pytest.raises(PlanChangedError, match="the service collects another plan"):
         async with client_of(service, path, clock) as client:
             await client.flush(20)
 

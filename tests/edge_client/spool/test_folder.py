@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import Config, EdgeClient, Event, EventKind, NotCountedError, Policy, PolicyError, SpoolInUseError
+from edge_client import (
+    AccountError,
+    Config,
+    EdgeClient,
+    Event,
+    EventKind,
+    NotCountedError,
+    PlanChangedError,
+    Policy,
+    PolicyError,
+    SpoolInUseError,
+)
 from edge_client import blocking as blocking_client
 from edge_client.testing import MemoryService
 from hushsum import Plan
@@ -161,7 +172,7 @@ async def test_a_device_pays_for_all_plans_of_a_population_from_one_account(fold
             assert (len(account.spends), float(account.limits.epsilon)) == (number + 1, 3.0), "the lowest limits hold"
         place.pass_windows(1)
     async with place.client() as client:
-        with pytest.raises(Exception, match="cannot pay"):
+        with pytest.raises(AccountError, match="0 of 3 is left"):
             await client.add([1.0, 2.0])
     place.clock.close()
     assert place.files == ["plan-0001.db", "plan-0002.db"], "a spool that holds spends stays"
@@ -201,6 +212,23 @@ async def test_a_population_that_the_device_spent_of_in_another_unit_is_refused(
     with pytest.raises(PolicyError, match="rule population"):
         await client.add([1.0, 2.0])
     await client.end(wait=False)
+    place.clock.close()
+
+
+async def test_records_that_were_hashed_under_the_old_plan_are_not_stored_under_the_new_one(folder: Path) -> None:
+    place = Place(folder, OLD)
+    async with place.client() as client:
+        await client.flush(30)
+        hashed = await client.encode([1.0, 2.0], None, None, columns=None, by_position=False)
+        place.change_to(NEW)
+        place.service.go_away()
+        await client.add([1.0, 2.0])
+        place.service.come_back()
+        place.clock.pass_time(1)
+        await place.told(EventKind.PLAN_CHANGED)
+        with pytest.raises(PlanChangedError, match="add them again"):
+            await client.store(hashed)
+        assert client.status().records == 0
     place.clock.close()
 
 
