@@ -455,23 +455,27 @@ class EdgeClient:
         """Erases what is of earlier plans once its windows are over, by the service's clock."""
         while folder.is_unfinished:
             now_ms = await self._service_ms()
-            try:
-                erased = [] if now_ms is None else await self._runtime.blocking(folder.erase_over, now_ms)
-            except SpoolError as error:
-                _LOG.warning("what is left of earlier plans cannot be erased, it is tried again: %s", error)
-                erased = []
-            for each in erased:
-                plan = each.plan.hex_id[:12]
-                why = f"it is of plan {plan}, which is no longer collected, and was not summed"
-                self._unreported.add_withdrawn(each.deltas, dict.fromkeys(each.windows, why))
-                if each.deltas:
-                    what = f"{each.deltas} deltas of plan {plan}, which is no longer collected, were erased"
-                    self._emit(Event(EventKind.WITHDRAWN, f"{what}: their windows are over"))
-                for window in each.windows:
-                    self._emit(Event(EventKind.NOT_COUNTED, f"window {window}: {why}", window=window))
+            if now_ms is not None:  # what is erased is reported, also if the client ends meanwhile
+                await run_to_completion(self._runtime, self._erase_over(folder, now_ms))
             if folder.is_unfinished:
                 await self._runtime.sleep(_EARLIER_APART_S)
         self._erasing = None
+
+    async def _erase_over(self, folder: "SpoolFolder", now_ms: int) -> None:
+        try:
+            erased = await self._runtime.blocking(folder.erase_over, now_ms)
+        except SpoolError as error:
+            _LOG.warning("what is left of earlier plans cannot be erased, it is tried again: %s", error)
+            return
+        for each in erased:
+            plan = each.plan.hex_id[:12]
+            why = f"it is of plan {plan}, which is no longer collected, and ended without a sum"
+            self._unreported.add_withdrawn(each.deltas, dict.fromkeys(each.windows, why))
+            if each.deltas:
+                what = f"{each.deltas} deltas of plan {plan}, which is no longer collected, were erased"
+                self._emit(Event(EventKind.WITHDRAWN, f"{what}: their windows are over"))
+            for window in each.windows:
+                self._emit(Event(EventKind.NOT_COUNTED, f"window {window}: {why}", window=window))
 
     async def _service_ms(self) -> int | None:
         """The service's clock; None while it cannot be asked."""

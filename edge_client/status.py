@@ -119,7 +119,9 @@ class Unreported:
         refused, self._refused = self._refused, Counter()
         others, self._others = self._others, Counter()
         withdrawn, self._withdrawn = self._withdrawn, 0
-        windows, self._windows = {**self._windows, **(windows or {})}, {}
+        earlier, self._windows = self._windows, {}
+        both = {window: f"{why}; {earlier[window]}" for window, why in (windows or {}).items() if window in earlier}
+        windows = {**earlier, **(windows or {}), **both}
         if not (refused or others or windows or withdrawn):
             return None
         return NotCountedError(
