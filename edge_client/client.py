@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -18,14 +17,7 @@ import numpy as np
 
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
-from edge_client.errors import (
-    ClientStateError,
-    FlushTimeoutError,
-    NotCountedWarning,
-    PlanChangedError,
-    SpoolError,
-    UnreachableError,
-)
+from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolError
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
@@ -33,7 +25,7 @@ from edge_client.spool.spool import Spool
 from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, Counts, Event, EventKind, OnEvent, Status, Unreported
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import ClippedRecordsWarning, HushsumError, HushsumWarning
+from hushsum.errors import ClippedRecordsWarning, HushsumWarning
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
@@ -45,12 +37,9 @@ from hushsum_proto.credentials import Credentials
 
 if TYPE_CHECKING:
     from edge_client.participation.mode import Mode
-    from edge_client.plan_fetch import RetryPolicy
-    from edge_client.spool.folder import SpoolFolder
     from edge_client.transport.interface import Transport
 
 _LOG: Final = logging.getLogger("edge_client")
-_EARLIER_APART_S: Final = 600.0
 
 
 class EdgeClient:
@@ -75,11 +64,7 @@ class EdgeClient:
 
     Args:
         target: ``host:port`` of the service; or a transport, such as :class:`edge_client.testing.MemoryService`.
-        spool: The spool's file: one for each client and plan, never used by two at a time, never copied. Or a folder,
-            which exists: it gets a file for each plan, and where the service collects another plan that the policy
-            allows, the client goes on under that one (``plan changed``). What has no answer under the plan before is
-            kept, and sent if the service goes back to it; once its windows are over, by the service's clock, it is
-            erased and reported. The device's own account of a population goes on over its plans.
+        spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
         client_id: Who contributes, 1 to 128 printable characters; where the service asks for a token or a certificate
             the name in that, any other is refused. None: the one in the spool, which at the first contact takes the one
             of the token or certificate, or a random one where there is neither.
@@ -128,12 +113,6 @@ class EdgeClient:
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
-        self._folder: SpoolFolder | None = None
-        self._retry: RetryPolicy | None = None
-        self._taking_up: asyncio.Task[None] | None = None
-        self._was_tried = asyncio.Event()  # to take up the plan that the service has changed to
-        self._erasing: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None  # why that plan is not taken up
         self._mode: Mode | None = None
         self._unreported = Unreported()
         self._before: Mapping[str, int] = {}
@@ -230,7 +209,6 @@ class EdgeClient:
         return Status(
             **vars(counts),
             queued=driver.unanswered,
-            held=0 if self._folder is None else self._folder.held,
             connected=self._running and driver.is_connected,
             last_error=driver.last_error,
             next_attempt_ms=driver.next_attempt_ms,
@@ -299,8 +277,6 @@ class EdgeClient:
         by_position: bool,
     ) -> Add:
         """The first half of :meth:`add`: hashes records, and stores nothing."""
-        if self._taking_up is not None:
-            await self._was_tried.wait()
         mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         given = labels if labels is None or isinstance(labels, str) else label_list(labels)
@@ -320,8 +296,6 @@ class EdgeClient:
         if not (addition.dropped or addition.contributed):
             return []
         mode = self._working()
-        if addition.plan_id != mode.plan.id:
-            raise PlanChangedError("the plan changed while records were hashed; nothing was taken: add them again")
         try:
             stored = await asyncio.shield(mode.put(addition))
         except SpoolError as error:  # the limit, or the disk
@@ -353,141 +327,39 @@ class EdgeClient:
         mode = self._started()
         if not self._running:
             raise _not_running()
-        while True:
-            try:
-                await mode.flush(timeout_s)
-                break
-            except PlanChangedError:
-                if self._taking_up is not None:
-                    await self._was_tried.wait()
-                if self._failure is not None:
-                    raise self._failure from None
-                if self._mode is mode:
-                    raise
-                mode = self._started()
+        await mode.flush(timeout_s)
         uncounted = self._unreported.take(mode.take_uncounted())
         if uncounted is not None:
             raise uncounted
 
     async def _open_spool(self) -> None:
-        path = Path(self._path)
-        if not await self._runtime.blocking(path.is_dir):
-            self._spool = await self._runtime.blocking(self._open_file, path, self._client_id)
-            return
-        from edge_client.spool.folder import SpoolFolder
-
-        self._folder = await self._runtime.blocking(SpoolFolder, path, self._open_file, self._client_id)
-        self._spool = self._folder.current
-
-    def _open_file(self, path: Path, client_id: str | None) -> Spool:
-        return Spool(path, client_id=client_id, entropy=self._entropy, bytes_max=self._config.spool_bytes_max)
+        config = self._config
+        self._spool = await self._runtime.blocking(
+            lambda: Spool(
+                self._path, client_id=self._client_id, entropy=self._entropy, bytes_max=config.spool_bytes_max
+            )
+        )
 
     async def _start(self, spool: Spool) -> None:
         # What talks to a service is loaded here, and gRPC with it: `import edge_client` leaves it out.
+        from edge_client.participation.mode import ClientContext
         from edge_client.plan_fetch import RetryPolicy, pinned_plan
 
         # At the first contact a token or a certificate says who this is. From then on the spool's name is declared,
         # too: with the proof of another client nothing is sent.
         shown = self._credentials is not None and self._credentials.names_itself
         unnamed = shown and self._client_id is None and await self._runtime.blocking(lambda: spool.plan) is None
-        retry = self._retry = RetryPolicy(self._runtime, self._config, self._entropy)
+        retry = RetryPolicy(self._runtime, self._config, self._entropy)
         transport = self._transport(None if unnamed else spool.client_id)
         plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
         if unnamed:
             transport = self._transport(spool.client_id)
-        self._mode = await self._opened(spool, plan, transport)
+        context = ClientContext(spool, plan, transport, retry, self._key, self._note, self._emit)
+        self._mode = await _mode_of(plan).open(context)
         before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
         # What earlier runs have left unspent is counted as this one begins.
         self._before = {**before, **{name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}}
-        self._watch_earlier()
-
-    async def _opened(self, spool: Spool, plan: Plan, transport: "Transport") -> "Mode":
-        from edge_client.participation.mode import ClientContext
-
-        assert self._retry is not None, "it is made at the start"
-        context = ClientContext(spool, plan, transport, self._retry, self._key, self._note, self._emit)
-        return await _mode_of(plan).open(context)
-
-    async def _take_up(self, folder: "SpoolFolder") -> None:
-        """Goes on under the plan that the service has changed to, or stops with the reason why not."""
-        before = self._started()
-        transport = self._transport(before.spool.client_id)
-        try:
-            plan, signature = await self._new_plan(transport)
-            await before.driver.close()  # its last transactions may spend, which the next account must count
-            spool = await self._runtime.blocking(folder.take_up, plan, signature)
-            mode = await self._opened(spool, plan, transport)
-            self._spool, self._before = spool, spool.tallies
-            self._mode = mode
-            await mode.begin(connect=True)
-            self._taking_up = None
-        except HushsumError as error:
-            self._failure = error
-            self._emit(Event(EventKind.STOPPED, str(error), error=error))
-        else:
-            was, held = before.plan.hex_id[:12], folder.held
-            message = f"the service collects plan {plan.hex_id[:12]}, which this client contributes to from now on"
-            kept = f"; {held} deltas of earlier plans are kept until their windows are over" if held else ""
-            _LOG.info("%s: %s (it was plan %s)%s", transport, message, was, kept)
-            self._emit(Event(EventKind.PLAN_CHANGED, f"{message}{kept}"))
-            self._watch_earlier()
-        finally:
-            self._was_tried.set()
-
-    async def _new_plan(self, transport: "Transport") -> "tuple[Plan, bytes | None]":
-        from edge_client.plan_fetch import new_plan
-
-        assert self._retry is not None, "it is made at the start"
-        while True:
-            try:
-                return await new_plan(self._policy, transport, self._retry)
-            except UnreachableError as error:
-                _LOG.warning("%s: the new plan is not known yet, it is tried again: %s", transport, error)
-                self._was_tried.set()
-
-    def _watch_earlier(self) -> None:
-        folder = self._folder
-        if folder is not None and folder.is_unfinished and self._erasing is None:
-            self._erasing = self._runtime.spawn(self._erase_earlier(folder), "hushsum-edge-earlier-plans")
-
-    async def _erase_earlier(self, folder: "SpoolFolder") -> None:
-        """Erases what is of earlier plans once its windows are over, by the service's clock."""
-        while folder.is_unfinished:
-            now_ms = await self._service_ms()
-            if now_ms is not None:  # what is erased is reported, also if the client ends meanwhile
-                await run_to_completion(self._runtime, self._erase_over(folder, now_ms))
-            if folder.is_unfinished:
-                await self._runtime.sleep(_EARLIER_APART_S)
-        self._erasing = None
-
-    async def _erase_over(self, folder: "SpoolFolder", now_ms: int) -> None:
-        try:
-            erased = await self._runtime.blocking(folder.erase_over, now_ms)
-        except SpoolError as error:
-            _LOG.warning("what is left of earlier plans cannot be erased, it is tried again: %s", error)
-            return
-        for each in erased:
-            plan = each.plan.hex_id[:12]
-            why = f"it is of plan {plan}, which is no longer collected, and ended without a sum"
-            self._unreported.add_withdrawn(each.deltas, dict.fromkeys(each.windows, why))
-            if each.deltas:
-                what = f"{each.deltas} deltas of plan {plan}, which is no longer collected, were erased"
-                self._emit(Event(EventKind.WITHDRAWN, f"{what}: their windows are over"))
-            for window in each.windows:
-                self._emit(Event(EventKind.NOT_COUNTED, f"window {window}: {why}", window=window))
-
-    async def _service_ms(self) -> int | None:
-        """The service's clock; None while it cannot be asked."""
-        from edge_client.transport.interface import ConnectionLostError
-
-        connection = self._transport(self._started().spool.client_id).connect()
-        try:
-            return (await connection.greet(b"")).now_ms
-        except ConnectionLostError:
-            return None
-        finally:
-            await connection.close()
 
     def _transport(self, client_id: str | None) -> "Transport":
         if not isinstance(self._target, str):
@@ -497,15 +369,9 @@ class EdgeClient:
         return GrpcTransport(self._target, client_id, self._config, self._credentials)
 
     async def _stop(self) -> None:
-        for task in (self._taking_up, self._erasing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
         if self._mode is not None:
             await self._mode.driver.close()
-        if self._folder is not None:
-            await self._runtime.blocking(self._folder.close)
-        elif self._spool is not None:
+        if self._spool is not None:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:
             self._own_runtime.close()
@@ -519,8 +385,6 @@ class EdgeClient:
         mode = self._started()
         if not self._running:
             raise _not_running()
-        if self._failure is not None:
-            raise self._failure
         mode.driver.raise_failure()
         return mode
 
@@ -533,10 +397,6 @@ class EdgeClient:
         self._emit(Event.of_answer(answer))
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event.error, PlanChangedError) and self._folder is not None and self._taking_up is None:
-            self._was_tried.clear()
-            self._taking_up = self._runtime.spawn(self._take_up(self._folder), "hushsum-edge-new-plan")
-            return
         if self._on_event is None:
             return
         try:
@@ -557,7 +417,6 @@ def _encoded(mode: "Mode", read: Callable[[], RecordTable], window: int) -> Add:
     """Reads and hashes records; takes as long as a file or a frame is."""
     table = read()
     addition = mode.encode(table.records, window, None if table.labels is None else label_list(table.labels))
-    addition = replace(addition, plan_id=mode.plan.id)
     if not table.lines:
         return addition
     return replace(addition, problems=replace(addition.problems, lines=table.lines))

@@ -94,7 +94,6 @@ class NotCountedError(EdgeError):
         late: Deltas that came after their window was sealed.
         unknown: Deltas whose window is over and forgotten.
         refused: Deltas that were refused for good, by the reason's name.
-        withdrawn: Deltas of a plan that is no longer collected, whose windows are over.
         details: One of the service's sentences for each reason.
         windows: With a secure sum, or of a silo: why a window is in no sum that is known of, by its index.
     """
@@ -107,15 +106,12 @@ class NotCountedError(EdgeError):
         refused: Mapping[str, int] | None = None,
         details: Mapping[str, str] | None = None,
         windows: Mapping[int, str] | None = None,
-        withdrawn: int = 0,
     ) -> None:
-        self.late, self.unknown, self.withdrawn = late, unknown, withdrawn
+        self.late, self.unknown = late, unknown
         self.refused, self.details = dict(refused or {}), dict(details or {})
         self.windows = dict(windows or {})
         parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
         parts += [f"{_deltas(unknown)} of an ended window whose data is erased (unknown)"] if unknown else []
-        if withdrawn:
-            parts.append(f"{_deltas(withdrawn)} of a plan that is no longer collected (withdrawn)")
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
         parts += [f"window {window}: {why}" for window, why in self.windows.items()]

@@ -129,21 +129,6 @@ async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes 
     )
 
 
-async def new_plan(policy: Policy, transport: Transport, retry: RetryPolicy) -> tuple[Plan, bytes | None]:
-    """The plan that the service collects now, which the policy allows, and its signature; nothing is kept.
-
-    Raises:
-        PolicyError: The policy does not allow it.
-        UnreachableError: No service answered in time.
-        SessionRefusedError: The service wants no session with this client, or its plan is not what it says.
-        PlanError: This version cannot read it.
-    """
-    reply, _ = await _fetch_plan(transport, retry)
-    plan = await retry.runtime.blocking(read_plan, reply.bundle)
-    policy.check(plan, reply.signed)
-    return plan, None if reply.signed is None else reply.signed.to_bytes()
-
-
 async def _attempt(transport: Transport, expected: bytes) -> tuple[PlanReply, str]:
     connection = transport.connect()
     try:

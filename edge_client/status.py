@@ -34,8 +34,6 @@ class EventKind(StrEnum):
     RECORDS_CLIPPED = "records clipped"
     SPOOL_FULL = "spool full"
     CLOCK_OFF = "clock off"
-    PLAN_CHANGED = "plan changed"
-    WITHDRAWN = "withdrawn"
     STOPPED = "stopped"
 
 
@@ -47,9 +45,7 @@ class Event:
         kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
             a secure sum, or of a silo, a window is in no sum. ``spool full``: a batch was refused whole, for the spool
             has reached its limit, or its disk takes no more. ``clock off``: the device's clock and the service's differ
-            by more than a window's lateness. ``plan changed``: the service collects another plan, and what is added
-            from now on is under that one. ``withdrawn``: deltas of an earlier plan were erased, for their windows are
-            over and no service took them. ``stopped``: the service has ended the session for good
+            by more than a window's lateness. ``stopped``: the service has ended the session for good
             (another plan, or it does not accept who this is), or the spool cannot be used.
         detail: One sentence for people.
         delta: Of an answer: the delta's id.
@@ -97,8 +93,6 @@ class Unreported:
         self._refused: Counter[str] = Counter()
         self._details: dict[str, str] = {}
         self._others: Counter[AnswerStatus] = Counter()
-        self._withdrawn = 0
-        self._windows: dict[int, str] = {}
 
     def add(self, answer: Answer) -> None:
         """Adds a definitive answer, if its delta does not count."""
@@ -109,20 +103,11 @@ class Unreported:
             self._refused[name] += 1
             self._details.setdefault(name, explain(answer.refusal))
 
-    def add_withdrawn(self, deltas: int, windows: Mapping[int, str]) -> None:
-        """Adds what counts nowhere of a plan that is no longer collected."""
-        self._withdrawn += deltas
-        self._windows.update(windows)
-
     def take(self, windows: Mapping[int, str] | None = None) -> NotCountedError | None:
         """The error of what there is, with these windows that are in no sum, and nothing is left; None without any."""
         refused, self._refused = self._refused, Counter()
         others, self._others = self._others, Counter()
-        withdrawn, self._withdrawn = self._withdrawn, 0
-        earlier, self._windows = self._windows, {}
-        both = {window: f"{why}; {earlier[window]}" for window, why in (windows or {}).items() if window in earlier}
-        windows = {**earlier, **(windows or {}), **both}
-        if not (refused or others or windows or withdrawn):
+        if not (refused or others or windows):
             return None
         return NotCountedError(
             late=others[AnswerStatus.LATE],
@@ -130,7 +115,6 @@ class Unreported:
             refused=refused,
             details={name: self._details[name] for name in refused},
             windows=windows,
-            withdrawn=withdrawn,
         )
 
 
@@ -148,7 +132,6 @@ WINDOWS_UNSPENT: Final = "windows_unspent"
 RECORDS_UNSPENT: Final = "records_unspent"
 #: Answers to a delta that counts.
 COUNTED: Final = frozenset({AnswerStatus.ACKNOWLEDGED, AnswerStatus.COUNTED})
-WITHDRAWN: Final = "withdrawn"
 _REFUSED: Final = "refused:"
 #: Refusals that a client with one spool, which was never copied, does not get.
 _OF_COPIES: Final = frozenset({Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW, Reason.SECOND_DELTA})
@@ -205,7 +188,6 @@ class Counts:
         late: Deltas that came after their window's seal and count nowhere.
         unknown: Deltas whose window is over and forgotten: treated as spent.
         refused: Deltas that were refused for good, by the reason's name.
-        withdrawn: Deltas of earlier plans that count nowhere: no service took them before their windows were over.
         submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
             vector, or its noised sum, was sent, or was about to be.
         submissions_counted: Of those, the ones whose sum is durable at the service.
@@ -232,7 +214,6 @@ class Counts:
     submissions_lost: int = 0
     windows_unspent: int = 0
     reports: int = 0
-    withdrawn: int = 0
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -250,8 +231,6 @@ class Status(Counts):
 
     Attributes:
         queued: Deltas in the spool that have no definitive answer yet.
-        held: Deltas of earlier plans, in a folder of spools, that have none: they are sent if the service goes back to
-            their plan, and erased once their windows are over.
         connected: Whether the service has accepted a connection that still stands. With secure sums each round has one.
         last_error: Why the last connection or attempt ended, or what has stopped the client; None where nothing did.
         next_attempt_ms: When it connects again, by this device's clock in ms since 1970 UTC; None where it is connected
@@ -263,7 +242,6 @@ class Status(Counts):
     """
 
     queued: int = 0
-    held: int = 0
     connected: bool = False
     last_error: str | None = None
     next_attempt_ms: int | None = None

@@ -62,7 +62,6 @@ class Add:
         price: Bytes that the spool reserves for the deltas: the most that those of as many records could take,
             whatever they are, so that no record decides whether there is room for others. None: as many as they have.
         refused: Records that are left out because they exceed ``records_max``.
-        plan_id: Of the plan that the deltas are of.
         first: Makes the same change of the first records alone, where not all fit; their number is below
             ``contributed``. None where there is no bound.
     """
@@ -73,7 +72,6 @@ class Add:
     records_max: int | None
     price: int | None = None
     refused: int = 0
-    plan_id: bytes = b""
     first: "Callable[[int], Add] | None" = field(default=None, repr=False, compare=False)
 
     @property

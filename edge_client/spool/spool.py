@@ -30,7 +30,6 @@ from edge_client.status import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.accountant import Limits
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
 SPOOL_FORMAT: Final = 3  # the newest that this version reads
@@ -228,8 +227,6 @@ class Spool:
             self._database.close()
             raise
         self._state = SpoolState(stream, next_sequence, held, bytes_max)
-        #: Limits and spends of other plans of the same population, which the device's budget counts too.
-        self.earlier: tuple[tuple[Limits, tuple[bytes, ...]], ...] = ()
 
     @property
     def stream(self) -> int:
@@ -292,7 +289,7 @@ class Spool:
             SpoolError: A spend cannot be read.
         """
         self.change(lambda database, _: _upgrade(database))
-        budget = DeviceBudget(plan, self.rows("SELECT window, spend FROM rounds ORDER BY window"), self.earlier)
+        budget = DeviceBudget(plan, self.rows("SELECT window, spend FROM rounds ORDER BY window"))
         self._transaction_of = partial(kind, budget=budget)
         return budget
 

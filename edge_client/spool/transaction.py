@@ -8,7 +8,7 @@ records (secure), pending records and submissions (silo), batches of reports wit
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from edge_client.status import (
 from hushsum.delta import DeltaId
 from hushsum.errors import BudgetError, ContributionError, HushsumError
 from hushsum.plan import Plan
-from hushsum.privacy.accountant import Account, Limits
+from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.events import TUMBLING, Spend
 from hushsum.privacy.spending import spend_of
@@ -202,29 +202,20 @@ class DeviceBudget:
 
     It is authoritative for the device: whatever a service says, what it does not pay for never
     leaves the device. It is read from the spool (``spends``, in the order in which they were written), and changes with
-    it, in one transaction with what is spent. ``earlier`` are the limits and spends of other plans of the population:
-    they count too, and the lowest limits hold, whatever the plan's are.
+    it, in one transaction with what is spent.
 
     Raises:
         SpoolError: A spend cannot be read.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        spends: Iterable[tuple[int, bytes]],
-        earlier: Sequence[tuple[Limits, tuple[bytes, ...]]] = (),
-    ) -> None:
+    def __init__(self, plan: Plan, spends: Iterable[tuple[int, bytes]]) -> None:
         kept = tuple(spends)
-        stored = [*(data for _, others in earlier for data in others), *(data for _, data in kept)]
         try:
-            read = [Spend.from_bytes(data) for data in stored]
+            read = [Spend.from_bytes(data) for _, data in kept]
         except HushsumError as error:
             raise SpoolError(f"spool: a spend in it cannot be read: {error}") from error
         # What was spent is counted, whatever the limits say now: the account refuses what is new alone.
-        limits = [plan.limits, *(of_other for of_other, _ in earlier)]
-        epsilon, delta = min(each.epsilon for each in limits), min(each.delta for each in limits)
-        self.account = Account(replace(plan.limits, epsilon=epsilon, delta=delta)).recorded(*read)
+        self.account = Account(plan.limits).recorded(*read)
         self._plan = plan
         self._windows = {window for window, _ in kept}
 

@@ -109,7 +109,7 @@ class Ledger:
     def _repr_html_(self) -> str:
         try:
             limits, spends, spent, left = self.limits, self.events(), self.spent, self.left
-        except sqlite3.ProgrammingError as error:  # closed, or opened by another thread
+        except LedgerError as error:  # closed, or opened by another thread
             closed = "closed" in str(error).lower()
             state = "closed" if closed else "opened by another thread, which alone can read it"
             return pairs_html(f"Ledger {self._path}", [("state", state)])

@@ -31,7 +31,6 @@ from edge_client import (
     SystemRuntime,
 )
 from hushsum import Plan, Sketch
-from tests.edge_client.clocks import until
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
 
@@ -160,41 +159,6 @@ async def test_a_silo_that_comes_back_after_a_month_reports_the_window_that_it_n
         assert list(raised.value.windows) == [WINDOW]
         assert (status.windows_unspent, status.records_unspent, status.submissions_counted) == (1, 2, 1)
         assert [event.window for event in device.events if event.kind is EventKind.NOT_COUNTED] == [WINDOW]
-
-
-# ---------------------------------------------------------------------------------------------------- another plan
-
-
-async def test_a_device_with_a_folder_goes_on_under_the_plan_that_its_service_collects_now(
-    tmp_path: Path, device: Device
-) -> None:
-    new = small_plan(sketch={"rows": 30})
-    device.spool.mkdir()
-    before, after = tmp_path / "before", tmp_path / "after"
-    before.mkdir()
-    after.mkdir()
-    async with service_of(config_of(before, PLAN)) as service, device.client(service.grpc) as client:
-        target = service.grpc
-        await client.add([1.0, 2.0])
-        await client.flush(120)
-    client = device.client(target)
-    await client.__aenter__()
-    await client.add([3.0, 4.0])  # offline
-    async with service_of(config_of(after, new, listen=target)) as service:
-        await until(lambda: device.kinds[EventKind.PLAN_CHANGED] == 1, "the change")
-        await client.add([5.0, 6.0])
-        await client.flush(120)
-        assert (client.plan, client.status().held) == (new, 1)
-        await client.end(wait=True)
-        expected = Sketch(new)
-        expected.add([[5.0, 6.0]])
-        assert np.array_equal((await sealed(service, new, WINDOW)).counters, expected.counters)
-    async with service_of(config_of(before, PLAN, listen=target)) as service:  # back to the plan before
-        async with device.client(target) as client:
-            await until(lambda: device.kinds[EventKind.PLAN_CHANGED] == 2, "the change back")
-            await client.flush(120)
-            assert client.status().held == 0
-        assert_holds(await sealed(service, PLAN, WINDOW), [1.0, 2.0], [3.0, 4.0])
 
 
 # ----------------------------------------------------------------------------------------------- a clock that is wrong

@@ -171,7 +171,7 @@ SILOED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
     ("privacy.total_delta", "at least delta", {"privacy": {"delta": "0.1"}}),
     ("privacy.mechanism.scale", "adds no noise to counters", {"privacy": {"mechanism": {
         "name": "k-rr", "scale": 2, "count_scale": 1}}}),
-    ("privacy.mechanism.honest_survivors", "mode 'secure' alone", {"privacy": {"mechanism": {
+    ("privacy.mechanism.honest_survivors", "only for mode 'secure'", {"privacy": {"mechanism": {
         "name": "discrete-laplace", "scale": 22, "count_scale": 2, "honest_survivors": 8}}}),
 ]  # fmt: skip
 
