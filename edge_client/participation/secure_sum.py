@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from edge_client.encoding import counters_of
-from edge_client.errors import NoPartError, SessionRefusedError, SettingsError, SpoolError
+from edge_client.errors import NoPartError, PlanChangedError, SessionRefusedError, SettingsError, SpoolError
 from edge_client.participation.mode import ClientContext
 from edge_client.participation.scheduler import WindowMode, windows_at
 from edge_client.session.driver import SessionDriver
@@ -169,6 +169,8 @@ def _result_of_loss(loss: Disconnect) -> AttemptResult:
     refusal = loss.refusal
     if refusal is None:
         return AttemptResult(loss.detail)
+    if refusal.reason is Reason.WRONG_PLAN:
+        raise PlanChangedError(f"the service collects another plan: {loss.detail}")
     if refusal.reason in ENDS_SESSION:
         raise SessionRefusedError(f"the service refused the participation of this client: {loss.detail}")
     return AttemptResult(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)
