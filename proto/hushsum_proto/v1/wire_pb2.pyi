@@ -117,7 +117,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_SECOND_DELTA: _Reason.ValueType  # 24
     """a client may send one delta a window, and this is another"""
     REASON_UNSHUFFLED: _Reason.ValueType  # 25
-    """the plan takes reports from its shuffler alone"""
+    """the plan accepts only shuffled reports"""
     REASON_TOO_FEW_REPORTS: _Reason.ValueType  # 26
     """a shuffled batch of fewer reports than the plan asks for"""
     REASON_RATE_LIMITED: _Reason.ValueType  # 27
@@ -179,7 +179,7 @@ REASON_BUDGET: Reason.ValueType  # 23
 REASON_SECOND_DELTA: Reason.ValueType  # 24
 """a client may send one delta a window, and this is another"""
 REASON_UNSHUFFLED: Reason.ValueType  # 25
-"""the plan takes reports from its shuffler alone"""
+"""the plan accepts only shuffled reports"""
 REASON_TOO_FEW_REPORTS: Reason.ValueType  # 26
 """a shuffled batch of fewer reports than the plan asks for"""
 REASON_RATE_LIMITED: Reason.ValueType  # 27
