@@ -40,10 +40,10 @@ T = TypeVar("T")
 class _LoopThread:
     """A thread that runs an event loop, and the runtime of the clients on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.runtime: Final = SystemRuntime()
         self.clients = 0
-        self._loop: Final = asyncio.new_event_loop()
+        self._loop: Final = loop
         self._calls: dict[Future[Any], asyncio.Task[Any]] = {}
         self._submitting = threading.RLock()  # a signal's handler may call while its thread holds it
         self._stopping = False
@@ -83,7 +83,6 @@ class _LoopThread:
         ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
         self.runtime.close()
 
     def _begin(self, work: Coroutine[object, object, T], result: "Future[T]") -> None:
@@ -120,11 +119,14 @@ class _Shared:
     def reset(self) -> None:
         """In a process that was forked, where the thread is not."""
         self._lock = threading.RLock()
+        # Kept for the life of the process: gRPC calls a loop that it has known, and fails in others once it is closed.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: _LoopThread | None = None
 
     def acquire(self) -> _LoopThread:
         with self._lock:
-            self._thread = self._thread or _LoopThread()
+            self._loop = self._loop or asyncio.new_event_loop()
+            self._thread = self._thread or _LoopThread(self._loop)
             self._thread.clients += 1
             return self._thread
 
@@ -134,7 +136,7 @@ class _Shared:
             if thread.clients:
                 return
             self._thread = None
-        thread.close()
+            thread.close()  # within the lock: the next one runs the same loop
 
 
 _SHARED: Final = _Shared()
