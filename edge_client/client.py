@@ -30,7 +30,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
 from hushsum.tables import Columns, RecordTable, is_lazy, read_table
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_proto.answers import Answer
 from hushsum_proto.answers import Status as AnswerStatus
 from hushsum_proto.credentials import Credentials

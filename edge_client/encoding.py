@@ -25,7 +25,7 @@ from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
 from hushsum.plan import Plan
-from hushsum.usable import read
+from hushsum.usable_records import read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
 _STREAM_BYTES: Final = 8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from edge_client.errors import NotCountedError
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_proto.answers import Answer, AnyReason, Refusal
 from hushsum_proto.answers import Status as AnswerStatus
 

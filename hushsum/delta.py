@@ -22,7 +22,7 @@ from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
-from hushsum.usable import RecordProblems, read
+from hushsum.usable_records import RecordProblems, read
 
 DELTA_FORMAT: Final = 1
 SEQUENCE_MAX: Final = 2**63 - 1

@@ -23,6 +23,7 @@ from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families.partition import Partition
 from hushsum.local.predicted_error import best_width
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.privacy.spec import records_per_client_of
 from hushsum.public_random import PublicSeed, PublicStream
 from hushsum.schema import Table
@@ -40,9 +41,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     HISTOGRAM: "how many records are in each cell of a grid; heavy cells, synthetic records",
     REGRESSION: "a linear model of the target column, fitted to the release",
 }
-CENTRAL: Final = "central"
 SILO: Final = "silo"
-SECURE: Final = "secure"
 REPORT: Final = "report"
 #: Who may see what, each with a sentence.
 TRUSTED: Final[Mapping[str, str]] = {
@@ -457,7 +456,7 @@ def _privacy(
     chosen = _delta(delta, trust)
     table: dict[str, object] = {"epsilon": epsilon, "total_epsilon": total}
     if trust != CENTRAL:
-        table = {"mode": "secure" if trust == SECURE else "local", **table}
+        table = {"mode": SECURE if trust == SECURE else LOCAL, **table}
     least = max(chosen * Fraction(6, 5), _SECURE_DELTA) if trust == SECURE else chosen
     in_all = least if total_delta is None else _real("privacy.total_delta", total_delta)
     table |= {"delta": chosen} if chosen else {}

@@ -25,7 +25,7 @@ from hushsum.families import Increments, Records
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
 from hushsum.tables import Columns, read_table
-from hushsum.usable import read
+from hushsum.usable_records import read
 
 Counters = npt.NDArray[np.int64]
 ClientId = str | bytes | int

@@ -198,7 +198,7 @@ class RecordTable:
     """What a table, or whatever else was given, holds for a plan.
 
     Attributes:
-        records: For :func:`hushsum.usable.read`.
+        records: For :func:`hushsum.usable_records.read`.
         labels: n of them, or None.
         clients: n ids, or None.
         lines: Of a CSV: some of the lines whose records cannot be used, and why.

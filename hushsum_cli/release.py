@@ -341,7 +341,7 @@ def _sketch(
     from hushsum.errors import ClippedRecordsWarning
     from hushsum.sketch import Sketch
     from hushsum.tables import read_table
-    from hushsum.usable import read
+    from hushsum.usable_records import read
     from hushsum_simulator.progress import Bars, Quiet
 
     table = read_table(plan, data, labels=label_column, clients=client_column, columns=columns, by_position=by_position)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hushsum.delta import DeltaId
 from hushsum.errors import ClippedRecordsWarning, DroppedRecordsWarning, HushsumError, HushsumWarning
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 
 Int64s = npt.NDArray[np.int64]
 #: Runs a query with its values. Any: the columns of a row are those of the query.

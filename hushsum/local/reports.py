@@ -26,7 +26,7 @@ from hushsum.noise.random_words import uniform
 from hushsum.noise.randomiser import RANDOMISERS, Randomiser
 from hushsum.noise.validation import NOTHING
 from hushsum.plan import Plan
-from hushsum.usable import RecordProblems, read
+from hushsum.usable_records import RecordProblems, read
 
 Int64 = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from edge_client.spool.changes import Add, PackedDelta
 from edge_client.spool.spool import Spool
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 
 _OPENED: Final[list[Spool]] = []
 

@@ -44,7 +44,7 @@ from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, PlanError, Reason, RecordError
 from hushsum.parameters import digest
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
 from tests.edge_client.clocks import until

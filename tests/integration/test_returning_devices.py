@@ -3,7 +3,6 @@
 Nothing counts twice, and what counts nowhere is an event, a number of the status and an error of the next flush.
 """
 
-import asyncio
 import shutil
 import sqlite3
 import subprocess
@@ -16,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from typing_extensions import override
 
 from aggregator.app import Service
 from edge_client import (
@@ -28,9 +26,9 @@ from edge_client import (
     FlushTimeoutError,
     NotCountedError,
     SpoolError,
-    SystemRuntime,
 )
 from hushsum import Plan, Sketch
+from tests.integration.test_local_devices import DeviceClock
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
 
@@ -41,22 +39,6 @@ DISK_BYTES = 256 * 1024
 PLAN = small_plan()
 SILO = small_plan(privacy={"mode": "local", "epsilon": 40, "total_epsilon": 100, "local": {"form": "silo"}})
 REPORTS = small_plan(privacy={"mode": "local", "epsilon": 4, "total_epsilon": 100, "local": {}})
-
-
-class DeviceClock(SystemRuntime):
-    """A device's wall clock that the test sets; what a silo does ahead of its moment is not waited for."""
-
-    def __init__(self) -> None:
-        super().__init__(2)
-        self.set_ms = NOW_MS
-
-    @override
-    def now_ms(self) -> int:
-        return self.set_ms
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(0.05 if seconds <= 5 else seconds)
 
 
 class Device:

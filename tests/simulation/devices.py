@@ -13,7 +13,7 @@ from edge_client.spool.write_queue import SpoolWriter
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_proto.answers import Answer
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.network import Network, SimTransport

@@ -19,7 +19,7 @@ from hushsum.local import reports as encoding
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective, Sampler
 from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import Mechanism
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_simulator.audit import local
 from hushsum_simulator.audit.local import Held
 

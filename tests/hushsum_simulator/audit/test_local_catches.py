@@ -20,7 +20,7 @@ from hushsum.local import reports as encoding
 from hushsum.local.reports import bit_of
 from hushsum.noise import KRR, DiscreteGaussian, DiscreteLaplace, OneBit, Projective
 from hushsum.plan import Plan
-from hushsum.usable import RecordProblems
+from hushsum.usable_records import RecordProblems
 from hushsum_simulator.audit import empirical, local, pipelines
 from hushsum_simulator.audit.cases import plan_of
 from hushsum_simulator.audit.local import Held
