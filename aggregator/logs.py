@@ -17,7 +17,7 @@ from typing_extensions import override
 from hushsum.errors import HushsumError
 
 CALM_S: Final = 10.0
-_LIBRARIES: Final = ("grpc", "asyncio")  # they see clients, or values computed from their data
+LIBRARIES: Final = ("grpc", "asyncio")  # their messages see clients, or values computed from their data
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -50,7 +50,7 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
-    for name in _LIBRARIES:
+    for name in LIBRARIES:
         library = logging.getLogger(name)
         library.propagate = False
         library.handlers = [_OfLibrary()]

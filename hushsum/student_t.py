@@ -1,9 +1,11 @@
 """Quantiles of Student's t distribution, for error bars from the spread of few rows. Needs no scipy."""
 
 import math
+from functools import lru_cache
 from typing import Final
 
 _CONVERGED: Final = 2.0**-53
+_LAST_STEP: Final = 1e-9  # Newton's steps converge quadratically: what is left after it is below a float's rounding
 _STEPS_MAX: Final = 100
 _TERMS_MAX: Final = 100_000
 _TINY: Final = 1e-300
@@ -13,6 +15,7 @@ _MANY: Final = 100_000  # degrees from which the expansion about the normal quan
 _CENTRE: Final = 2.0  # the continued fraction converges from t² = 3 on, the series best below
 
 
+@lru_cache(maxsize=256)
 def student_t_quantile(probability: float, degrees: int) -> float:
     """The t with P(T ≤ t) = probability, T of Student's t distribution.
 
@@ -74,7 +77,7 @@ def _from_tail(tail: float, degrees: int) -> float:
         above = _tail_area(t, degrees)
         step = math.log(above / tail) * above / (t * _density(t, degrees))
         t *= math.exp(step)
-        if abs(step) <= 4.0 * _CONVERGED:
+        if abs(step) <= _LAST_STEP:
             break
     return t
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import hashlib
 import importlib
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Generator
@@ -15,6 +16,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from aggregator.logs import LIBRARIES
 from hushsum import compiled
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum_simulator.testbed.kafka import KafkaBroker
@@ -203,9 +205,15 @@ async def postgres_behind_proxy(postgres: Postgres) -> AsyncIterator[ProxiedPost
 
 @pytest.fixture(autouse=True)
 def _own_journal() -> Generator[None, None, None]:
-    """A command that ran inside a test leaves no journal behind that writes where that test was captured."""
+    """A command that ran inside a test leaves no logger behind: not its own, and no handler of the libraries' loggers.
+
+    Without a configuration structlog writes to standard output, where the next test reads a command's result.
+    """
+    kept = [(logger, logger.handlers, logger.propagate) for logger in map(logging.getLogger, LIBRARIES)]
     yield
     structlog.reset_defaults()
+    for logger, handlers, propagates in kept:
+        logger.handlers, logger.propagate = handlers, propagates
 
 
 @pytest.hookimpl(wrapper=True)
