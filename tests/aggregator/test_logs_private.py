@@ -9,7 +9,7 @@ import asyncio
 import io
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -261,15 +261,6 @@ async def searched(
     heard = Heard(level, form, monkeypatch)
     await (cohorts_of(folder, heard, rng) if mode == "secure" else heard_of(mode, folder, heard))
     return heard.found(capfd, caplog)
-
-
-@pytest.fixture(autouse=True)
-async def back_to_normal() -> AsyncIterator[None]:
-    handlers = {name: logging.getLogger(name).handlers for name in journals._LIBRARIES}
-    yield
-    structlog.reset_defaults()
-    for name, before in handlers.items():
-        logging.getLogger(name).handlers, logging.getLogger(name).propagate = before, True
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
