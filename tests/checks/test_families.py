@@ -243,6 +243,7 @@ def test_a_bare_modulus_is_caught(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     assert_pairs_fail(wide(REHASHED), REHASHED, seed)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_a_kernel_that_is_5_percent_off_is_caught(example: Example, seed: int) -> None:
     if not example.steep:

@@ -23,7 +23,7 @@ from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 REGRESSIONS = Path(__file__).parent / "regressions"
-LEAST = 100
+LEAST = 50
 SHORT = ["--inputs", "1", "--least", str(LEAST), "--seed", "1", "--every", "11"]
 SAMPLES = [b'{"a":1,"b":["x","1/3"]}', b'[1,2,{"c":"d"}]']
 #: Prints what is found of :func:`greedy`.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc.aio
 import numpy as np
+import pytest
 
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
@@ -119,6 +120,7 @@ async def all_held(workers: list[Aggregator], partitions: int) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_a_service_of_five_processes_counts_exactly_while_a_worker_and_a_releaser_are_stopped(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:

@@ -150,7 +150,7 @@ class Fleet:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partitions", (1, 4))
+@pytest.mark.parametrize("partitions", (pytest.param(1, marks=pytest.mark.long), 4))
 async def test_after_kills_in_mid_stream_every_delta_is_counted_exactly_once(
     tmp_path: Path, partitions: int, seed: int
 ) -> None:

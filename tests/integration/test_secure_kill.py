@@ -156,6 +156,7 @@ async def test_devices_killed_before_in_and_after_their_vector_are_out_lost_and_
     assert np.array_equal(release.counters, counters_of(devices[2:]))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_too_few_survivors_end_the_round_and_nobody_submits_the_window_again(tmp_path: Path) -> None:
     killed = range(6, MEMBERS)  # one more than a round may lose, and the last in the order of uploads

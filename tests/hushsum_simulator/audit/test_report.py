@@ -53,6 +53,7 @@ def test_a_report_is_json_even_where_epsilon_is_infinite(capsys: pytest.CaptureF
     assert "Nothing that was found" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("sources_on_path")
 def test_the_command_audits_this_installation_and_ends_with_status_0() -> None:
     ended = CliRunner().invoke(audit, ["--quick", "--runs", "100", "--json"], standalone_mode=False)

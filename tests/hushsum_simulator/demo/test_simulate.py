@@ -23,6 +23,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
+@pytest.mark.long
 def test_a_run_with_a_kill_loses_nothing_and_leaves_its_files(tmp_path: Path) -> None:
     records = photograph().values[::100].copy()
     records[5, 0] = np.nan

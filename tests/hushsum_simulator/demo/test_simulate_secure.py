@@ -47,6 +47,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
+@pytest.mark.long
 def test_a_run_with_dropouts_sums_exactly_who_is_in_it_and_leaves_its_files(tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", photograph().values[::200])
     (tmp_path / "plan.toml").write_text(PLAN)
