@@ -430,7 +430,8 @@ async def test_a_call_has_no_more_invitations_than_a_window_has_attempts(
         service.deaf = False
         await flushing
     advertised = [each.data[:-32] for each in service.heard if isinstance(each, Message) and each.data[1] == 2]
-    assert len(advertised) == ATTEMPTS_MAX + 1
+    # One more came of the second call. The end of the first may overtake the last ones that it sent.
+    assert 1 < len(advertised) <= ATTEMPTS_MAX + 1
     assert client.status().submissions_counted == 1
 
 
