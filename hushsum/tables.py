@@ -1,16 +1,14 @@
 """Tables of records: data frames, Arrow tables, columns by name, lists of dicts, and files of them.
 
-Columns are found by the names that the plan gives them (``record.names``), in whatever order a table has them. Of a
-plan without names, they are taken by their position only when that is asked for: two columns in the wrong order make
-records that look right and answers that are wrong.
+Columns are found by the names in the plan (``record.names``), in any order. If the plan has no names, columns are used
+by position only if the caller asks for it: two columns in the wrong order give plausible records and wrong answers.
 
-A table's *columns* are its owner's doing, so what is wrong with one is an error for all of it. A list of rows has no
-columns: each row is read by itself. Where the plan names its columns, a row that has names of its own (a mapping, a
-named tuple, a dataclass, a ``pandas.Series``, a ``sqlite3.Row``) is read by them, and one with other names drops alone.
+A wrong *column* is a mistake of the caller, so it is an error for the whole table. A list of rows has no columns: each
+row is read separately. If the plan names its columns, a row with names (a mapping, a named tuple, a dataclass, a
+``pandas.Series``, a ``sqlite3.Row``) is read by name, and a row with other names is dropped alone.
 
-Coordinates of a table are float64, value by value, like those of a list: were the type of a column the one that suits
-all of its values, a missing one would change the last bits of other records. Labels and ids of clients stay what they
-are.
+Coordinates of a table are float64, converted value by value, like those of a list. With a common type for a column, one
+missing value would change the last bits of other records. Labels and client ids are not converted.
 """
 
 import codecs
@@ -34,7 +32,7 @@ from hushsum.families import SetRecords, VectorRecords, vectors
 from hushsum.plan import Plan
 
 Floats = npt.NDArray[np.float64]
-#: Which columns to take: their names, or by the name in the plan the one in the table.
+#: The columns to use: their names, or a mapping of names in the plan to names in the table.
 Columns = Sequence[str] | Mapping[str, str]
 _SUFFIXES: Final = (".parquet", ".csv", ".npy")
 _HEADER_MAX: Final = 2**16  # bytes
@@ -55,10 +53,10 @@ class NamedColumns:
     """Columns with names.
 
     Attributes:
-        names: Of the columns, all different.
-        column: A column by its name: an array, or whatever holds n values.
-        source: Half a sentence for errors: ``the table``, or the name of a file.
-        csv: Of a CSV: where its records stand. Its columns of text are read as numbers cell by cell.
+        names: Names of the columns, all different.
+        column: Returns a column by its name: an array, or another sequence of n values.
+        source: The subject of error messages: ``the table``, or the name of a file.
+        csv: The line numbers of a CSV. Its columns of text are read as numbers cell by cell.
     """
 
     names: tuple[str, ...]
@@ -67,19 +65,19 @@ class NamedColumns:
     csv: "CsvLines | None" = None
 
     def numbers(self, names: Sequence[str], *, forgiving: bool = False) -> Floats:
-        """Rows of these columns, (n, d): NaN where a value is missing, or is none among numbers.
+        """Rows of these columns, (n, d): NaN where a value is missing or is not a number.
 
         Args:
-            names: Of d columns.
+            names: Names of d columns.
             forgiving: A column without any number is NaN throughout, instead of an error.
 
         Raises:
-            RecordError: No such column, columns of several lengths, a masked one, or one without numbers.
+            RecordError: A column is missing, masked or has no numbers, or columns have different lengths.
         """
         return self.read(names, forgiving=forgiving)[0]
 
     def read(self, names: Sequence[str], *, forgiving: bool = False) -> tuple[Floats, tuple[str, ...]]:
-        """:meth:`numbers`, and some of the lines of a CSV that have another number of cells, or text among numbers."""
+        """:meth:`numbers`, and some of the CSV lines that have a wrong number of cells, or text instead of numbers."""
         wrong: dict[int, list[str]] = {}
         columns = [
             self._numbers(name, forgiving=forgiving)
@@ -93,33 +91,33 @@ class NamedColumns:
         return np.column_stack(columns), () if self.csv is None else self.csv.described(wrong)
 
     def values(self, name: str) -> Any:
-        """One column as it is: labels, or ids of clients; of Arrow's a list.
+        """One column without conversion: labels, or client ids; a list if the column is Arrow's.
 
         Raises:
-            RecordError: No such column.
+            RecordError: There is no such column.
         """
         self.check(name)
         column = self.column(name)
         return items_of(column) if hasattr(column, "to_pylist") else column
 
     def check(self, name: str) -> None:
-        """Refuses a name of no column.
+        """Checks that a column exists.
 
         Raises:
-            RecordError: With those that it has.
+            RecordError: There is no such column; the error lists the columns.
         """
         if name not in self.names:
             raise RecordError(f"{self.source}: no column {name!r}; it has {', '.join(self.names)}")
 
     def _cells(self, name: str, wrong: dict[int, list[str]], *, forgiving: bool) -> Floats:
-        """A column of a CSV; the first of its cells that are text are added to ``wrong``, by their records."""
+        """A column of a CSV. The first cells that are text are added to ``wrong``, by record number."""
         self.check(name)
         column = self.column(name)
         if str(column.type) != "string":
             return self._numbers(name, forgiving=forgiving)
         numbers, is_text, is_number = _cells(column)
         if not (is_number.any() or forgiving):
-            raise RecordError(f"{self.source}: column {name!r} holds str, expected numbers")
+            raise RecordError(f"{self.source}: column {name!r} contains str, expected numbers")
         for number in np.flatnonzero(is_text)[:_LINES_SHOWN].tolist():
             wrong.setdefault(number, []).append(name)
         return numbers
@@ -135,12 +133,12 @@ class NamedColumns:
             except Exception as error:
                 raise RecordError(f"{self.source}: column {name!r} cannot be read: {error}") from error
         if isinstance(column, np.ndarray) and column.ndim != 1:
-            raise RecordError(f"{self.source}: column {name!r} holds arrays of shape {column.shape[1:]}")
+            raise RecordError(f"{self.source}: column {name!r} contains arrays of shape {column.shape[1:]}")
         if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
             return column.astype(np.float64)
         if isinstance(column, np.ndarray) and column.dtype != np.object_:
             values, kind = np.full(len(column), np.nan), str(column.dtype)
-        else:  # each value is read by itself
+        else:  # each value is read separately
             plain = _at_once(column)
             if plain is not None:
                 return plain
@@ -153,17 +151,17 @@ class NamedColumns:
                 return values
         if forgiving:
             return values
-        raise RecordError(f"{self.source}: column {name!r} holds {kind}, expected numbers")
+        raise RecordError(f"{self.source}: column {name!r} contains {kind}, expected numbers")
 
 
 @dataclass(frozen=True, eq=False)
 class CsvLines:
-    """Where the records of a CSV stand.
+    """The line numbers of the records of a CSV.
 
     Attributes:
-        path: Of the file.
-        first: The number of its first record among the lines that are not empty, from 1.
-        ragged: Some of the records with another number of cells, and what is wrong with them.
+        path: The file.
+        first: The number of the first record among the lines that are not empty, from 1.
+        ragged: Some of the records with a wrong number of cells, with a description.
     """
 
     path: Path
@@ -171,10 +169,10 @@ class CsvLines:
     ragged: Mapping[int, str]
 
     def described(self, texts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
-        """Some of the lines that cannot be used, and why.
+        """Some of the lines that cannot be used, with the reason.
 
         Args:
-            texts: By the numbers of records, from 0, the columns in which they have text instead of numbers.
+            texts: For record numbers, from 0, the columns that have text instead of numbers.
         """
         wrong = {**{number: f"not a number: {', '.join(names)}" for number, names in texts.items()}, **self.ragged}
         left = {number + self.first: wrong[number] for number in sorted(wrong)[:_LINES_SHOWN]}
@@ -195,13 +193,13 @@ class CsvLines:
 
 @dataclass(frozen=True, eq=False)
 class RecordTable:
-    """What a table, or whatever else was given, holds for a plan.
+    """The records, labels and client ids of a table or of another argument.
 
     Attributes:
-        records: For :func:`hushsum.usable_records.read`.
-        labels: n of them, or None.
+        records: The input of :func:`hushsum.usable_records.read`.
+        labels: n labels, or None.
         clients: n ids, or None.
-        lines: Of a CSV: some of the lines whose records cannot be used, and why.
+        lines: Some lines of a CSV with records that cannot be used, with the reason.
     """
 
     records: Any
@@ -219,19 +217,19 @@ def read_table(
     columns: Columns | None = None,
     by_position: bool = False,
 ) -> RecordTable:
-    """The records of a table in the order of the plan's columns; what is no table is returned as it came.
+    """The records of a table in the order of the plan's columns. Other values are returned unchanged.
 
     Args:
-        plan: What they are collected for.
+        plan: The plan that collects them.
         records: A pandas or polars data frame (a lazy one is collected), an Arrow table, a mapping of names to columns,
             a list of rows with names, one such row, or the path of a ``.csv``, ``.parquet`` or ``.npy`` file.
         labels: For a plan with classes: the name of a column, or n labels.
         clients: For unit ``client``: the name of a column, or n ids.
-        columns: The columns to take, where the table has others, too; as a mapping, by the names in the plan.
-        by_position: Take the columns in the order in which they stand here, whatever they are called.
+        columns: The columns to use, if the table has others too; or a mapping of names in the plan to names here.
+        by_position: Use the columns in their order, and ignore their names.
 
     Raises:
-        RecordError: A column is missing, is one too many or holds no numbers; the plan names no columns and
+        RecordError: A column is missing, unexpected or without numbers; the plan names no columns and
             ``by_position`` was not given; or a file cannot be read.
     """
     chosen = columns is not None or by_position
@@ -258,12 +256,12 @@ def read_table(
 
 
 def _names_in(*columns: Any) -> list[str]:
-    """Those columns that are given by their names."""
+    """The columns that are given by name."""
     return [name for name in columns if isinstance(name, str)]
 
 
 def _read_path(plan: Plan, path: str, columns: Columns | None, others: Sequence[str]) -> Any:
-    """:func:`read_file` with what the plan and the caller say of its columns."""
+    """:func:`read_file` with the column names of the plan and the caller."""
     if isinstance(plan.record, SetRecords):
         raise RecordError(f"{path}: tables cannot hold sets, which the plan collects; pass a list of sets")
     found = read_file(path, names=plan.collection.names, columns=columns or (), texts=others)
@@ -282,7 +280,7 @@ def _read_columns(
     for name in others:
         table.check(name)
     wanted = _wanted(plan, table.names, columns, others, by_position=by_position, source=table.source)
-    # Under a plan of reports, an error would show that a record came.
+    # Under a plan of reports, an error would reveal that there is a record.
     numbers, lines = table.read(wanted, forgiving=plan.report_sizes is not None)
     return RecordTable(
         numbers,
@@ -293,14 +291,14 @@ def _read_columns(
 
 
 def _one_or_many(plan: Plan, records: Any, *, by_name: bool) -> tuple[Any, NamedColumns | None]:
-    """Records, and the same as a table where they are one; a row with names becomes a list of it."""
+    """The records, and a table if they are one. A single row with names becomes a list of one row."""
     is_mapping = _is_mapping(records)
     table = None if is_mapping else table_of(records)
     has_names = is_mapping or (by_name and table is None and isinstance(plan.record, VectorRecords))
     row = _fields_of(records) if has_names else None
     if row is None:
         return records, table
-    # A mapping is a record or a table by itself. A sequence with names may be a batch, whose rows are named.
+    # A mapping is one record or one table. A sequence with names may also be a batch with a name for each row.
     is_sequence = isinstance(records, Sequence) or hasattr(records, "__array__")
     if is_sequence and not (set(plan.collection.names) & row.keys() or vectors.is_one_record([*row.values()])):
         return records, None
@@ -311,18 +309,18 @@ def _one_or_many(plan: Plan, records: Any, *, by_name: bool) -> tuple[Any, Named
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows, and each as a mapping of its names, or None of one without."""
+    """Rows, and each as a mapping of its names; None for a row without names."""
 
     items: Sequence[Any]
     named: Sequence[Mapping[Any, Any] | None]
 
 
 def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
-    """The rows of a sequence; None where none of their types has names, but for mappings unless ``by_name``."""
+    """The rows of a sequence; None if no row has names. Without ``by_name`` only mappings count as rows with names."""
     items = vectors.rows_of(vectors.typed(records)) or ()
     try:
         kinds = set(map(type, items))
-    except Exception:  # noqa: BLE001 -- a type that cannot even be compared costs its records alone
+    except Exception:  # noqa: BLE001 -- a type that cannot be hashed drops its records alone
         items = [item if _is_comparable(type(item)) else [] for item in items]
         kinds = set(map(type, items))
     if kinds <= _NAMELESS:
@@ -334,7 +332,7 @@ def _named_rows(records: Any, *, by_name: bool) -> _Rows | None:
 
 
 def rows_have_names(records: Any) -> bool:
-    """Whether one row, or some of a list of rows, have names; an empty list may be one of such rows."""
+    """Whether one row, or some rows of a list, have names. True for an empty list, which may be a list of such rows."""
     if isinstance(records, np.ndarray) and records.dtype != np.object_:
         return False
     if isinstance(records, list | tuple) and not records:
@@ -345,12 +343,12 @@ def rows_have_names(records: Any) -> bool:
 def _read_rows(
     plan: Plan, rows: _Rows, labels: Any, clients: Any, columns: Columns | None, *, by_position: bool
 ) -> RecordTable:
-    """Reads each row with names by itself; what has none stays what it is."""
+    """Reads each row with names separately; other rows are unchanged."""
     others = _names_in(labels, clients)
     strict = plan.report_sizes is None and None not in rows.named
     read: list[Any]
     is_mapping = [_is_mapping(item) for item in rows.items] if by_position and columns is None else []
-    if is_mapping and not (strict and all(is_mapping)):  # the names of a mapping have no order: it drops alone
+    if is_mapping and not (strict and all(is_mapping)):  # a mapping has no column order: it is dropped alone
         read = [
             item if row is None else [] if unordered else [row[name] for name in row if name not in others]
             for item, row, unordered in zip(rows.items, rows.named, is_mapping, strict=True)
@@ -380,11 +378,11 @@ def _read_rows(
 
 
 def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by_position: bool = False) -> Any:
-    """Points of a table with the plan's columns, in their order; what is no table is returned as it came.
+    """Points of a table with the plan's columns, in the plan's order. Other values are returned unchanged.
 
     Raises:
-        RecordError: As of :func:`read_table`; a line of a CSV with another number of cells; or the family answers at
-            something else than points like its records.
+        RecordError: As in :func:`read_table`; or a line of a CSV has a wrong number of cells; or queries of this family
+            have other columns than its records.
     """
     if isinstance(queries, str | PathLike):
         return queries
@@ -399,15 +397,15 @@ def read_queries(plan: Plan, queries: Any, *, columns: Columns | None = None, by
 
 
 def is_lazy(records: Any) -> bool:
-    """Whether records are yet to be read or computed: the path of a file, or a lazy frame of polars."""
+    """Whether the records are not yet read or computed: the path of a file, or a lazy frame of polars."""
     return isinstance(records, str | PathLike) or (hasattr(records, "collect_schema") and hasattr(records, "collect"))
 
 
 def table_of(records: Any, source: str = "the table") -> NamedColumns | None:
-    """Anything with named columns as a :class:`NamedColumns`; None of what has none.
+    """A value with named columns as a :class:`NamedColumns`; None for other values.
 
     Raises:
-        RecordError: Two columns have one name.
+        RecordError: Two columns have the same name.
     """
     if is_lazy(records) and not isinstance(records, str | PathLike):
         records = records.collect()
@@ -433,14 +431,14 @@ def read_file(
 ) -> Any:
     """The rows of a file: :class:`NamedColumns`, or an array (n, d) of a ``.npy`` file.
 
-    A line of a CSV with another number of cells than its first one is a record without values; of a cell that is no
-    number, or not in UTF-8, only the value is missing.
+    A line of a CSV that has another number of cells than the first line is a record without values. A cell that is not
+    a number, or not in UTF-8, is a missing value.
 
     Args:
-        path: A CSV whose first line holds numbers alone has no names: its columns are ``x0``, ``x1`` and so on.
-        names: Of columns: a first line of these holds names, though they are numbers.
-        columns: Columns that are taken as numbers.
-        texts: Other columns of a CSV, which hold text, such as labels: ``01`` stays what it is. None is no column.
+        path: The file. If the first line of a CSV has only numbers, its columns are called ``x0``, ``x1`` and so on.
+        names: Known column names: a first line with these is a header, even if they are numbers.
+        columns: Columns that are read as numbers.
+        texts: Columns of a CSV that are read as text, such as labels: ``01`` is not converted. None is ignored.
 
     Raises:
         RecordError: The file cannot be read.
@@ -496,7 +494,7 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
     table = read(use_threads=True)
     first = 1 if nameless else 2
     if ragged:
-        table = read(use_threads=False)  # only then rows have numbers; empty lines have none
+        table = read(use_threads=False)  # only without threads do rows have numbers; empty lines have none
         places = np.array([row.number - first for row in ragged])
         numbers = np.zeros(table.num_rows + len(places), np.int64)
         is_ragged = np.zeros(len(numbers), np.bool_)
@@ -511,7 +509,7 @@ def _csv(path: Path, names: Collection[str], texts: Collection[str]) -> NamedCol
 
 
 def _in_utf8(path: Path) -> bytes | None:
-    """A file's content with U+FFFD for what is not UTF-8, which costs its own record alone; None if all of it is."""
+    """The content of a file with U+FFFD for invalid UTF-8, which drops its own record alone; None if all is valid."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with path.open("rb") as file:
@@ -524,16 +522,16 @@ def _in_utf8(path: Path) -> bytes | None:
 
 
 def _cells_of(row: Any) -> str:
-    """What is wrong with one of Arrow's invalid rows."""
+    """The error of an invalid row of Arrow."""
     cell = "cell" if row.actual_columns == 1 else "cells"
     return f"{row.actual_columns} {cell}, expected {row.expected_columns}"
 
 
 def _cells(column: Any) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Cells of a CSV as float64, NaN where one is missing or text; which are text, and which are numbers.
+    """Cells of a CSV as float64, NaN for missing cells and text; which are text, and which are numbers.
 
-    Each is read by itself, to the value that it has in a column of cells of its kind: were text among numbers to decide
-    about a column, one record would decide about all. ``true`` and ``false`` are 1 and 0 as in lists.
+    Each cell is read separately, to its value in a column of cells of the same kind. If one text cell decided the type
+    of its column, one record would decide about all others. ``true`` and ``false`` are 1 and 0, as in lists.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -580,7 +578,7 @@ def _wanted(
     by_position: bool,
     source: str,
 ) -> list[str]:
-    """The table's columns in the order of the plan's; ``names`` is None where each record has names of its own."""
+    """The columns of the table in the order of the plan; ``names`` is None if each record has its own names."""
     expected, dim = plan.collection.names, plan.vectors.dim
     given = tuple(_distinct([str(name) for name in columns or ()])) if not isinstance(columns, Mapping) else ()
     if isinstance(columns, Mapping):
@@ -624,7 +622,7 @@ def _distinct(names: list[str]) -> list[str]:
     """The same names.
 
     Raises:
-        RecordError: One of them stands twice.
+        RecordError: A name is used twice.
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -652,12 +650,12 @@ def has_fields(kind: type) -> bool:
     try:
         named = is_dataclass(kind) or (issubclass(kind, Sequence) and hasattr(kind, "_fields"))
         return named or _is_mapping_type(kind) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__"))
-    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs its records alone
+    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and drops its records alone
         return False
 
 
 def _fields_of(row: Any) -> Mapping[Any, Any] | None:
-    """The values of a row by its names; None of one that has none, or raises when it is read."""
+    """The values of a row by name; None if the row has no names, or raises an error."""
     try:
         if _is_mapping(row):
             return cast("Mapping[Any, Any]", row)
@@ -667,29 +665,29 @@ def _fields_of(row: Any) -> Mapping[Any, Any] | None:
             return {field.name: getattr(row, field.name) for field in fields(row)}
         if hasattr(row, "_fields"):
             return dict(zip(row._fields, row, strict=True))
-        names = list(row.keys())  # of a Series without names of its own, the numbers of its items
+        names = list(row.keys())  # for a Series without names, the numbers of its items
         return {name: row[name] for name in names} if any(isinstance(name, str) for name in names) else None
-    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+    except Exception:  # noqa: BLE001 -- an error of one record drops this record alone
         return None
 
 
 def _row(record: Any, names: Sequence[str], allowed: set[str] | None) -> list[Any]:
-    """Empty where it has other names: still a row, for a batch of None and numbers would be read as one record."""
+    """Empty if the names differ. It must be a row: a batch of None and numbers would be read as one record."""
     try:
         return [record[name] for name in names] if allowed is None or allowed.issuperset(record) else []
-    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+    except Exception:  # noqa: BLE001 -- an error of one record drops this record alone
         return []
 
 
 def _get(record: Any, name: str) -> Any:
     try:
         return record[name]
-    except Exception:  # noqa: BLE001 -- what one record raises when it is read, it raises for itself alone
+    except Exception:  # noqa: BLE001 -- an error of one record drops this record alone
         return None
 
 
 def _is_columns(records: Mapping[Any, Any], *, forgiving: bool) -> bool:
-    """Whether a mapping is a table: a sequence for each name. Else it is one record, whatever its values are."""
+    """Whether a mapping is a table: a sequence for each name. Otherwise it is one record, with any values."""
     kinds: tuple[type, ...] = (np.ndarray,) if forgiving else (np.ndarray, list, tuple)
     return len(records) > 0 and all(
         issubclass(type(value), kinds) or (hasattr(type(value), "__array__") and hasattr(type(value), "__len__"))
@@ -698,7 +696,7 @@ def _is_columns(records: Mapping[Any, Any], *, forgiving: bool) -> bool:
 
 
 def _at_once(column: Sequence[Any]) -> Floats | None:
-    """A column of Python's floats and integers, which NumPy reads one by one as :func:`_number` does; else None."""
+    """A column of Python floats and integers, which NumPy converts as :func:`_number` does; None for others."""
     try:
         return np.array(column, np.float64) if _PLAIN.issuperset(map(type, column)) else None
     except Exception:  # noqa: BLE001 -- an integer beyond float64, or a type that cannot be compared
@@ -706,12 +704,12 @@ def _at_once(column: Sequence[Any]) -> Floats | None:
 
 
 def _number(value: Any) -> float | None:
-    """A value as float64, NaN for a missing one; None of what is no number."""
+    """A value as float64, NaN if it is missing; None if it is not a number."""
     try:
-        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # those of pandas
+        if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
             return math.nan
         return float(value) if isinstance(value, Real) else None
-    except Exception:  # noqa: BLE001 -- what one value raises when it is read costs its own record alone
+    except Exception:  # noqa: BLE001 -- an error of one value drops its record alone
         return None
 
 
@@ -730,7 +728,7 @@ def _npy(path: Path) -> Any:
 
 
 def _has_no_names(path: Path, names: Collection[str]) -> bool:
-    """Whether the first line of a CSV holds numbers, some of them maybe missing, and not these names."""
+    """Whether the first line of a CSV has only numbers or empty cells, and not these names."""
     cells = [cell.strip() for cell in _first_line(path)]
     if names and set(names) <= set(cells):
         return False
@@ -739,7 +737,7 @@ def _has_no_names(path: Path, names: Collection[str]) -> bool:
 
 def _first_line(path: Path) -> list[str]:
     try:
-        # Of a later line, which may be read with it, a byte that is not UTF-8 costs its own record alone.
+        # The buffer may contain later lines: invalid UTF-8 in them drops their own record alone.
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
             first = next(csv.reader(lines), [])
         for cell in first:
@@ -758,22 +756,22 @@ def _is_number(cell: str) -> bool:
 
 
 def column_names(path: str | PathLike[str], *, given: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of a file's columns: of a CSV its first line, of a Parquet file its schema. No value is read.
+    """The column names of a file: the first line of a CSV, the schema of a Parquet file. No value is read.
 
-    Of a CSV one line is read and decoded, so that nothing behind it decides about the result.
+    Only the first line of a CSV is read and decoded, so later lines do not affect the result.
 
     Args:
         path: A CSV in UTF-8 with commas between its cells, or a Parquet file.
-        given: Names that the caller knows: they are names, though they look like values, such as ``2019``.
+        given: Names that the caller states: they are accepted even if they look like values, such as ``2019``.
 
     Raises:
-        RecordError: The file cannot be read, or its columns have no names, or a name looks like a value of a record.
-            The error shows nothing of the file.
+        RecordError: The file cannot be read, its columns have no names, or a name looks like a value of a record. The
+            error shows no content of the file.
     """
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in {".csv", ".parquet"}:
-        raise RecordError(f"{path}: expected a .csv or .parquet file, whose columns have names")
+        raise RecordError(f"{path}: expected a .csv or .parquet file with named columns")
     if not path.is_file():
         raise RecordError(f"{path}: no such file")
     if suffix == ".parquet":
@@ -791,13 +789,13 @@ def column_names(path: str | PathLike[str], *, given: Collection[str] = ()) -> t
     unknown = [name for name in names if name not in given]
     if any(map(_OTHER_DELIMITERS.search, unknown)):
         raise RecordError(
-            f"{path}: {where} holds a semicolon, tab, vertical bar or control character, "
-            "expected names of columns with commas between them"
+            f"{path}: {where} contains a semicolon, tab, vertical bar or control character, "
+            "expected column names separated by commas"
         )
     if any(_is_number(name) or _LIKE_A_VALUE.search(name) for name in unknown):  # of a record
         raise RecordError(
-            f"{path}: {where} holds a number, a date, an e-mail address or another value, "
-            "expected the names of the columns alone; a name that looks like this must be given, as in --columns"
+            f"{path}: {where} contains a number, a date, an e-mail address or another value, "
+            "expected only column names; pass a name that looks like a value explicitly, as in --columns"
         )
     if not names or not all(names):
         raise RecordError(f"{path}: {'a column has no name' if names else 'no column has a name'}")
@@ -807,20 +805,20 @@ def column_names(path: str | PathLike[str], *, given: Collection[str] = ()) -> t
 
 
 def _header(path: Path) -> list[str]:
-    """The cells of the first line of a CSV. An error shows nothing of it."""
+    """The cells of the first line of a CSV. Errors do not show its content."""
     try:
         with path.open("rb") as file:
             line = _LINE_END.split(file.readline(_HEADER_MAX + 1), maxsplit=1)[0]
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     if len(line) > _HEADER_MAX:
-        raise RecordError(f"{path}: its first line has more than {_HEADER_MAX:,} bytes, expected names of columns")
+        raise RecordError(f"{path}: its first line has more than {_HEADER_MAX:,} bytes, expected column names")
     try:
         text = line.decode("utf-8-sig")
         cells = next(csv.reader([text], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        wrong = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "has quotes that do not match"
-        raise RecordError(f"{path}: its first line {wrong}, expected names of columns") from None
+        wrong = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "has unmatched quotes"
+        raise RecordError(f"{path}: its first line {wrong}, expected column names") from None
     if text.count('"') % 2:
-        raise RecordError(f"{path}: its first line has quotes that do not match, expected names of columns")
+        raise RecordError(f"{path}: its first line has unmatched quotes, expected column names")
     return cells

@@ -121,7 +121,7 @@ def test_names_of_the_plan_are_passed_over_only_if_asked_for(table: Callable[...
 
 def test_a_column_of_anything_else_than_numbers_is_refused(table: Callable[..., Any]) -> None:
     for values in (["a", "b"], np.array(["2026-01-01", "2026-01-02"], "datetime64[ns]")):
-        with pytest.raises(RecordError, match=r"column 'y' holds .*, expected numbers"):
+        with pytest.raises(RecordError, match=r"column 'y' contains .*, expected numbers"):
             Sketch(NAMED).add(table({"x": [1.0, 2.0], "y": values}))
 
 
@@ -435,7 +435,7 @@ def test_columns_that_are_none_are_refused() -> None:
     for columns, text in (
         ({"x": [1.0, 2.0], "y": [1.0]}, "columns have different lengths: x 2, y 1"),
         ({"x": np.ma.masked_array([1.0, 2.0], [True, False]), "y": [1.0, 2.0]}, "column 'x' is masked"),
-        ({"x": np.ones((2, 2)), "y": [1.0, 2.0]}, "column 'x' holds arrays of shape"),
+        ({"x": np.ones((2, 2)), "y": [1.0, 2.0]}, "column 'x' contains arrays of shape"),
     ):
         with pytest.raises(RecordError, match=text):
             Sketch(NAMED).add(columns)
@@ -517,7 +517,7 @@ def test_a_cell_of_a_csv_that_is_no_number_is_one_record_that_cannot_be_used(
     assert len(reports(local, read_table(local, path).records, None, OsEntropy())[0]) == 3
     path.write_bytes(b"x,y\n" + (cell + b",6\n") * 2)
     if cell not in {b"2020-01-01", b"12:30"}:  # types of their own
-        with pytest.raises(RecordError, match="column 'x' holds str, expected numbers"):
+        with pytest.raises(RecordError, match="column 'x' contains str, expected numbers"):
             read_table(NAMED, path)
     assert np.isnan(read_table(local, path).records[:, 0]).all()
 
@@ -627,12 +627,12 @@ def test_the_names_of_a_files_columns_are_read_without_a_value(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("1,2\n", "its first line holds a number"),
-        ("name,7.5\n", "its first line holds a number"),
+        ("1,2\n", "its first line contains a number"),
+        ("name,7.5\n", "its first line contains a number"),
         ("", "no column has a name"),
         ("x,\n", "a column has no name"),
         ("x,x\n", "two columns have the same name"),
-        ('"x,y\n1,2\n', "quotes that do not match"),
+        ('"x,y\n1,2\n', "unmatched quotes"),
         ("x;y\n", "semicolon"),
     ],
 )
@@ -649,7 +649,7 @@ def test_a_file_without_names_of_columns_is_refused(tmp_path: Path, text: str, e
 def test_names_of_a_parquet_file_that_look_like_values_are_refused_unless_given(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"34": [1.0], "Smith": [2.0]}), path)
-    with pytest.raises(RecordError, match="its schema holds a number") as refused:
+    with pytest.raises(RecordError, match="its schema contains a number") as refused:
         column_names(path)
     assert "Smith" not in str(refused.value)
     assert column_names(path, given=["34"]) == ("34", "Smith")

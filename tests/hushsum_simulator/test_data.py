@@ -65,7 +65,7 @@ def test_a_missing_value_is_nan(tmp_path: Path) -> None:
 def test_columns_are_taken_by_name_in_the_given_order(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("a,city,b\n1,Basel,2\n")
     assert load(tmp_path / "r.csv", ("b", "a")).values.tolist() == [[2, 1]]
-    with pytest.raises((RecordError, RecordsError), match=r"column 'city' holds str, expected numbers"):
+    with pytest.raises((RecordError, RecordsError), match=r"column 'city' contains str, expected numbers"):
         load(tmp_path / "r.csv")
     with pytest.raises((RecordError, RecordsError), match="no column 'c'; it has a, city, b"):
         load(tmp_path / "r.csv", ("c",))
