@@ -1,13 +1,13 @@
-"""The device SDK without an event loop: for scripts, web servers with threads, and libraries that block.
+"""The device SDK without an event loop: for scripts, web servers with threads, and blocking libraries.
 
 >>> from edge_client.blocking import EdgeClient
 >>> with EdgeClient("localhost:7443", spool="spool.db") as client:
 ...     client.add(records)
 ...     client.flush(60)
 
-Each method runs that of :class:`edge_client.EdgeClient` on an event loop in one background thread, which all clients of
-a process share, and waits for it. A process that was forked has no such thread: make its clients after the fork, each
-with a spool of its own.
+Each method runs the method of :class:`edge_client.EdgeClient` on an event loop in one background thread, and waits for
+it. All clients of a process share this thread. A forked process does not have it: create its clients after the fork,
+each with its own spool.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ class _LoopThread:
         self.clients = 0
         self._loop: Final = loop
         self._calls: dict[Future[Any], asyncio.Task[Any]] = {}
-        self._submitting = threading.RLock()  # a signal's handler may call while its thread holds it
+        self._submitting = threading.RLock()  # a signal handler may call while its thread holds the lock
         self._stopping = False
-        # A process that ends without closing its clients is not held up: what was added is safe in their spools.
+        # A daemon thread does not delay the end of a process with open clients: added records are safe in their spools.
         self._thread: Final = threading.Thread(target=self._loop.run_forever, name="hushsum-edge", daemon=True)
         self._thread.start()
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the thread itself, which cannot wait for what it does."""
+        """Whether the caller runs on this thread. It must not wait for the work of its own loop."""
         return threading.current_thread() is self._thread
 
     def run(self, work: Coroutine[object, object, T]) -> T:
-        """Runs work on the loop and waits for it; an interrupt of the wait cancels it, and waits for its end.
+        """Runs work on the loop and waits for it. An interrupt cancels the work and waits for its end.
 
         Raises:
-            ClientStateError: The last client was closed meanwhile.
+            ClientStateError: The last client was closed in the meantime.
         """
         result: Future[T] = Future()
         with self._submitting:
@@ -73,10 +73,10 @@ class _LoopThread:
         finally:
             if not result.done():
                 self._loop.call_soon_threadsafe(self._cancel, result)
-                wait([result])  # it leaves everything in order first
+                wait([result])  # a cancelled call cleans up first
 
     def close(self) -> None:
-        """Ends the calls that are under way, each when it has left everything in order, and then the thread."""
+        """Cancels the running calls, waits until they have cleaned up, and ends the thread."""
         with self._submitting:
             self._stopping = True
             ending = asyncio.run_coroutine_threadsafe(self._end_calls(), self._loop)
@@ -100,7 +100,7 @@ class _LoopThread:
             result.set_result(task.result())
 
     def _cancel(self, result: "Future[Any]") -> None:
-        if result in self._calls:  # else it has just ended
+        if result in self._calls:  # otherwise it has just ended
             self._calls[result].cancel()
 
     async def _end_calls(self) -> None:
@@ -111,15 +111,15 @@ class _LoopThread:
 
 
 class _Shared:
-    """The thread of this process, which begins with its first client and ends with the last."""
+    """The thread of this process. It starts with the first client and ends with the last one."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """In a process that was forked, where the thread is not."""
+        """Resets the state in a forked process, which does not have the thread."""
         self._lock = threading.RLock()
-        # Kept for the life of the process: gRPC calls a loop that it has known, and fails in others once it is closed.
+        # One loop for the life of the process: gRPC calls a loop that it has used, and fails if it is closed.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: _LoopThread | None = None
 
@@ -136,23 +136,23 @@ class _Shared:
             if thread.clients:
                 return
             self._thread = None
-            thread.close()  # within the lock: the next one runs the same loop
+            thread.close()  # within the lock: the next thread runs the same loop
 
 
 _SHARED: Final = _Shared()
-if hasattr(os, "register_at_fork"):  # there is none on Windows
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_SHARED.reset)
 
 
 class EdgeClient:
-    """Contributes records to a collection, for code that blocks; safe to use from several threads.
+    """Contributes records to a collection, for blocking code; safe to use from several threads.
 
-    It is open once it is made: making it waits for the plan, the first time up to ``config.first_contact_s``. The
-    arguments, and what is raised and promised, are those of :class:`edge_client.EdgeClient`. Warnings are of the thread
-    that called. ``on_event`` is called in the background thread.
+    The constructor opens the client: it waits for the plan, the first time up to ``config.first_contact_s``. Arguments,
+    errors and guarantees are those of :class:`edge_client.EdgeClient`. Warnings are raised in the calling thread.
+    ``on_event`` is called in the background thread.
 
-    A process that ends without :meth:`close` loses nothing: what was added is sent at the next start. After a fork a
-    client can be used in the parent alone.
+    A process that ends without :meth:`close` loses nothing: added records are sent at the next start. After a fork only
+    the parent can use a client.
     """
 
     def __init__(  # noqa: PLR0913  as of the client that it runs
@@ -169,7 +169,7 @@ class EdgeClient:
     ) -> None:
         self._process = os.getpid()
         self._closing = threading.RLock()
-        self._closer: int | None = None  # the thread that closes or has closed it
+        self._closer: int | None = None  # id of the thread that closes or closed the client
         self._ended = threading.Event()
         self._thread = _SHARED.acquire()
         try:
@@ -195,7 +195,7 @@ class EdgeClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the client; where an error is on its way out, without waiting for answers."""
+        """Closes the client. If the block raised an error, it does not wait for answers."""
         self._close(wait=error is None)
 
     @property
@@ -217,20 +217,20 @@ class EdgeClient:
         columns: Columns | None = None,
         by_position: bool = False,
     ) -> None:
-        """Contributes records; returns once they are safe on disk (:meth:`edge_client.EdgeClient.add`)."""
+        """Contributes records. Returns when they are safe on disk (:meth:`edge_client.EdgeClient.add`)."""
         work = self._client.encode(records, time, labels, columns=columns, by_position=by_position)
         addition = self._run(work)
-        for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
+        for warning in addition.warnings_before:  # if warnings are errors, nothing is stored
             warnings.warn(warning, stacklevel=2)
         for warning in self._run(self._client.store(addition)):
             warnings.warn(warning, stacklevel=2)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns once everything has a definitive answer; raises as :meth:`edge_client.EdgeClient.flush` does."""
+        """Returns when every delta has a definitive answer; raises as :meth:`edge_client.EdgeClient.flush` does."""
         self._run(self._client.flush(timeout_s))
 
     def status(self, *, since_start: bool = False) -> Status:
-        """What became of everything that was added (:meth:`edge_client.EdgeClient.status`)."""
+        """The state of all added records (:meth:`edge_client.EdgeClient.status`)."""
         if self._ended.is_set():
             return self._client.status(since_start=since_start)
         return self._run(self._status(since_start=since_start))
@@ -238,10 +238,10 @@ class EdgeClient:
     def close(self) -> None:
         """Ends the client; waits up to ``config.close_flush_s`` for answers. A second call does nothing.
 
-        A call that is under way in another thread ends with :class:`ClientStateError`, or with its result.
+        A running call in another thread ends with :class:`ClientStateError`, or with its result.
 
         Raises:
-            EdgeError: What had stopped the client, unless that was raised before.
+            EdgeError: The error that stopped the client, unless it was raised before.
         """
         self._close(wait=True)
 
@@ -250,7 +250,7 @@ class EdgeClient:
         with self._closing:
             first, self._closer = self._closer is None, self._closer or threading.get_ident()
         if not first:
-            if self._closer != threading.get_ident():  # else this interrupts that call: a signal's handler
+            if self._closer != threading.get_ident():  # otherwise a signal handler interrupts that call
                 self._ended.wait()
             return
         try:
@@ -278,13 +278,15 @@ class EdgeClient:
 
     def _check_caller(self) -> None:
         if os.getpid() != self._process:
-            raise ClientStateError("this client was made before a fork: make one in each process, with its own spool")
+            raise ClientStateError(
+                "this client was created before a fork: create one in each process, with its own spool"
+            )
         if self._thread.is_current:
             raise ClientStateError("on_event must not call its client: the client would wait for itself")
 
 
 def _guarded(on_event: OnEvent | None) -> OnEvent | None:
-    """The same, but that nothing it raises ends the thread of all clients, `sys.exit` neither."""
+    """The same function. Its errors, `sys.exit` included, do not end the thread of all clients."""
     if on_event is None:
         return None
 
@@ -294,7 +296,7 @@ def _guarded(on_event: OnEvent | None) -> OnEvent | None:
         except Exception:
             raise  # the client logs it
         except BaseException as error:
-            raise RuntimeError(f"{type(error).__name__} in on_event ends nothing here") from error
+            raise RuntimeError(f"{type(error).__name__} raised in on_event; the client continues") from error
 
     return call
 

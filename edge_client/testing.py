@@ -1,4 +1,4 @@
-"""For the tests of applications: a service in memory, which answers as the test says, without sockets or waits.
+"""A service in memory for tests of applications: the test determines its answers; there are no sockets or waits.
 
 >>> from edge_client import EdgeClient
 >>> from edge_client.testing import MemoryService
@@ -9,8 +9,8 @@
 >>> service.records
 3
 
-Give it to a client in place of the service's address. The client is the real one: it has a spool, hashes the records,
-and sends the same bytes. There are no secure sums here: those need the server's part of the protocol.
+Pass it to a client instead of the address of a service. The client is the real one: it has a spool, hashes the records
+and sends the same bytes. Secure sums are not supported, because they need the server side of the protocol.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from hushsum_proto.answers import Answer, AnyReason, Refusal, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
 
 _IN_FLIGHT_MAX: Final = 256
-_AWAY: Final = Disconnect("the service is away (edge_client.testing)")
+_AWAY: Final = Disconnect("the service is unavailable (edge_client.testing)")
 
 
 class MemoryService:
-    """Acknowledges every delta once, until it is told to answer otherwise.
+    """Acknowledges every delta once, until a test selects another answer.
 
-    Safe to tell from any thread. Nothing is kept across processes.
+    Its methods are safe to call from any thread. Nothing is kept between processes.
 
     Args:
         plan: The plan that is collected.
-        signed: The same with a signature, for devices whose policy wants one.
-        now_ms: The service's clock, ms since 1970 UTC; None is this machine's.
+        signed: The same plan with a signature, for devices with a policy that requires one.
+        now_ms: The clock of the service, ms since 1970 UTC; None: the clock of this machine.
 
     Attributes:
-        received: Every delta as it came, resends included, in packed form.
-        connections: Those that are open.
-        is_away: Whether it takes no connections at the moment.
+        received: Every received delta, resends included, in packed form.
+        connections: The open connections.
+        is_away: Whether it currently refuses connections.
     """
 
     def __init__(
@@ -66,39 +66,39 @@ class MemoryService:
     def __str__(self) -> str:
         return "a service in memory"
 
-    # ------------------------------------------------------------------------------------------ what a test tells it
+    # ----------------------------------------------------------------------------------------------- set by the test
 
     def accept(self) -> None:
-        """Acknowledges every delta from here on."""
+        """Acknowledges every delta from now on."""
         self._answer = _acknowledge
 
     def late(self) -> None:
-        """Answers every new delta with ``late`` from here on: its window is sealed."""
+        """Answers every new delta with ``late`` from now on: its window is sealed."""
         self._answer = lambda id: Answer(id, Status.LATE)
 
     def forget(self) -> None:
-        """Answers every new delta with ``unknown`` from here on: its window is over and forgotten."""
+        """Answers every new delta with ``unknown`` from now on: its window is over and erased."""
         self._answer = lambda id: Answer(id, Status.UNKNOWN)
 
     def refuse(self, reason: AnyReason = Reason.TOO_MANY_RECORDS, detail: str = "refused by the test") -> None:
-        """Refuses every new delta for good from here on."""
+        """Refuses every new delta permanently from now on."""
         self._answer = lambda id: Answer(id, Status.REFUSED, Refusal.of(reason, detail))
 
     def go_away(self) -> None:
-        """Ends all connections, and takes no new ones until :meth:`come_back`."""
+        """Ends all connections and refuses new ones until :meth:`come_back`."""
         self.is_away = True
         for connection in tuple(self.connections):
             connection.end()
 
     def come_back(self) -> None:
-        """Takes connections again."""
+        """Accepts connections again."""
         self.is_away = False
 
-    # ------------------------------------------------------------------------------------------ what a test looks at
+    # ---------------------------------------------------------------------------------------------- read by the test
 
     @property
     def records(self) -> int:
-        """Records of the deltas that count, each delta once; 0 under plans whose deltas do not say (silos)."""
+        """The number of records in counted deltas, each delta once; 0 for silos, which do not state a number."""
         plan = self.plan
         if plan.privacy.is_silo:
             return 0
@@ -108,14 +108,14 @@ class MemoryService:
 
     @property
     def windows(self) -> set[int]:
-        """The windows of the deltas that count."""
+        """The windows of the counted deltas."""
         return {read_header(data).window for data in self._counted.values()}
 
     def sketch(self) -> Sketch:
-        """The exact sketch of the records that count, of all windows together: under plans of mode ``central``.
+        """The exact sketch of the counted records of all windows together, under plans of mode ``central``.
 
         Raises:
-            DeltaError: The plan is of another mode, under which no service sees exact deltas.
+            DeltaError: The plan has another mode, in which no service receives exact deltas.
         """
         plan = self.plan
         counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
@@ -123,7 +123,7 @@ class MemoryService:
             apply(Delta.unpack(data, plan), counters, counts, plan.privacy.mechanism.count_scale)
         return Sketch.of_counters(plan, counters, counts)
 
-    # ------------------------------------------------------------------------------------------- what a client calls
+    # ------------------------------------------------------------------------------------------ called by the client
 
     def connect(self) -> "_MemoryConnection":
         """A new connection of a client."""
@@ -136,7 +136,7 @@ class MemoryService:
         if counted is not None:
             if counted == data:
                 return Answer(id, Status.ACKNOWLEDGED)
-            return Answer(id, Status.REFUSED, Refusal.of(Reason.ID_REUSED, "the id came before with other bytes"))
+            return Answer(id, Status.REFUSED, Refusal.of(Reason.ID_REUSED, "this id was used before with other bytes"))
         answer = self._answer(id)
         if answer.status in (Status.ACKNOWLEDGED, Status.COUNTED):
             self._counted[id] = data
@@ -176,12 +176,12 @@ class _MemoryConnection:
         )
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
-        del plan_id  # it has one
+        del plan_id  # the service has only one plan
         self._check()
         return PlanReply(self._service.plan.bundle, self._service.signed)
 
     def open(self, *, unary: bool) -> None:
-        """Nothing is opened."""
+        """There is nothing to open."""
 
     async def send(self, delta: bytes) -> None:
         self._check()
@@ -196,7 +196,7 @@ class _MemoryConnection:
         self._service.connections.discard(self)
 
     def end(self) -> None:
-        """Ends the connection as the service would, from any thread."""
+        """Ends the connection like the service, from any thread."""
         self._loop.call_soon_threadsafe(self._replies.put_nowait, None)
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""A client of operators and analysts: the open window, seal, release, status, plan, releases of one service."""
+"""A client for operators and analysts of one service: status, plans, windows, seals, outcomes and releases."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
@@ -46,16 +46,16 @@ _OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX),)
 
 
 class Console:
-    """An operator's or an analyst's connection to one service.
+    """The connection of an operator or an analyst to one service.
 
     Args:
         target: ``host:port``.
-        credentials: Own credentials and trusted CAs; if they name nobody, the name ``console`` is declared. None: no
-            own credentials, and TLS to another machine.
-        insecure: Speak plaintext to another machine, too.
+        credentials: Credentials and CA certificates; without a token or certificate the name ``console`` is declared.
+            None: no credentials, and TLS to other machines.
+        insecure: Allow an unencrypted connection to another machine.
 
     Raises:
-        CredentialsError: ``insecure`` would send a token in plaintext to another machine.
+        CredentialsError: ``insecure`` would send a token unencrypted to another machine.
     """
 
     def __init__(self, target: str, credentials: Credentials | None = None, *, insecure: bool = False) -> None:
@@ -66,7 +66,7 @@ class Console:
         self._channel: grpc.aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
-        """Connects at the first question.
+        """Opens a channel, which connects at the first call.
 
         Raises:
             CredentialsError: A file of the credentials cannot be used.
@@ -91,13 +91,13 @@ class Console:
         return await self._call(self._admin.GetStatus, pb.StatusRequest(), convert_admin.status_from_wire)
 
     async def plans(self) -> list[PlanInfo]:
-        """Every plan of the store, in the order of their registration."""
+        """All plans of the store, in the order of their registration."""
         return await self._call(self._admin.ListPlans, pb.ListPlansRequest(), convert_admin.plans_from_wire)
 
     async def windows(
         self, limit: int = PAGE, *, before: int | None = None, states: Collection[str] = ()
     ) -> WindowsPage:
-        """The newest windows before ``before``, at most ``limit``; only of these states if there are any."""
+        """The newest windows before ``before``, at most ``limit``; only windows in ``states`` if it is not empty."""
         found: list[tuple[int, str]] = []
         while True:
             # One more than the limit shows whether there are more.
@@ -115,15 +115,15 @@ class Console:
         spends, known = [*first.spends], first.spends_total
         while page.spends and len(spends) < min(limit, first.spends_total):
             page = await self._ledger(len(spends) + known - first.spends_total, limit - len(spends))
-            # Spends since the last page have moved the older ones on: the page begins with some that are known.
+            # New spends since the last page have shifted the older ones, so this page may begin with known ones.
             spends += page.spends[max(0, page.spends_total - known) :]
             known = page.spends_total
         return replace(first, spends=tuple(spends))
 
     async def seal(self, window: int | None = None, *, early: bool = False) -> int:
-        """Seals a window, by default the oldest open one, and returns once every fold has passed its seal.
+        """Seals a window, by default the oldest open one, and returns when every fold has passed the seal.
 
-        ``early``: also before its end and lateness.
+        With ``early`` a window can be sealed before its end and lateness.
         """
         request = pb.SealWindowRequest(window=window or 0, oldest=window is None, early=early)
         return await self._call(self._admin.SealWindow, request, lambda reply: reply.window, timeout_s=_LONG_S)
@@ -132,26 +132,26 @@ class Console:
         """Seals every window past its end and lateness, the oldest first.
 
         Raises:
-            ServiceError: There is none, and the text says when the next one is over; or one of them failed.
+            ServiceError: There is no such window, and the error states when the next one ends; or a seal failed.
         """
         sealed = [await self.seal()]
         while True:
             try:
                 sealed.append(await self.seal())
             except ServiceError as error:
-                if error.reason == _ORDER:  # none is left, or another operator was faster
+                if error.reason == _ORDER:  # no window is left, or another operator sealed it
                     return sealed
                 done = ", ".join(map(str, sealed))
                 raise ServiceError(f"{error} (sealed before that: {done})", error.reason) from error
 
     async def release(self, window: int | None = None) -> Released:
-        """Draws the outcome of a sealed window, by default of the oldest without one."""
+        """Draws the outcome of a sealed window, by default of the oldest one without an outcome."""
         request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
         released = convert_admin.released_from_wire
         return await self._call(self._admin.ReleaseWindow, request, released, timeout_s=_LONG_S)
 
     async def seal_through(self, window: int) -> None:
-        """Seals every open window up to this one, over or not; one that ended since the start is open, and empty."""
+        """Seals every open window up to this one, ended or not; windows that ended since the start may be empty."""
         while await self.seal(early=True) < window:
             pass
 
@@ -163,7 +163,7 @@ class Console:
         return released
 
     async def releases(self) -> list[ReleaseInfo]:
-        """Every published outcome, released or withheld, by window."""
+        """All published outcomes, released or withheld, by window."""
         return await self._call(
             self._catalogue.ListReleases,
             pb.ListReleasesRequest(),
@@ -171,22 +171,22 @@ class Console:
         )
 
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
-        """The published outcome of a window, found in the catalogue as an analyst finds it; None if it is withheld.
+        """The published outcome of a window, from the catalogue that analysts use. The release is None if withheld.
 
         Raises:
-            ServiceError: It is not listed, or listed more than once.
+            ServiceError: The outcome is not listed, or listed more than once.
         """
         listed = [info for info in await self.releases() if info.window == window]
         if len(listed) != 1:
-            raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
+            raise ServiceError(f"window {window} has {len(listed)} published outcomes, expected 1")
         return listed[0], None if listed[0].withheld else await self.fetch(listed[0])
 
     async def fetch(self, info: ReleaseInfo) -> Release:
-        """Downloads a published release, and checks its SHA-256.
+        """Downloads a published release and checks its SHA-256.
 
         Raises:
-            ServiceError: It cannot be downloaded, or its window is withheld.
-            ReleaseError: Its bytes are no valid release.
+            ServiceError: The release cannot be downloaded, or its window is withheld.
+            ReleaseError: The bytes are not a valid release.
         """
         if info.withheld:
             raise ServiceError(f"window {info.window} is withheld: it has too few clients")
@@ -195,10 +195,10 @@ class Console:
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)
             async for chunk in self._catalogue.GetRelease(request, metadata=self._metadata, timeout=_LONG_S):
                 if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size_bytes:
-                    raise ServiceError(f"release of window {info.window}: a chunk that does not follow")
+                    raise ServiceError(f"release of window {info.window}: received a chunk out of order")
                 data += chunk.data
         if hashlib.sha256(data).digest() != info.sha256:
-            raise ServiceError(f"release of window {info.window}: its bytes are not those that were listed; ask again")
+            raise ServiceError(f"release of window {info.window}: SHA-256 differs from the listed one; try again")
         return Release.from_bytes(bytes(data))
 
     async def _ledger(self, skip: int, limit: int) -> LedgerPage:
@@ -226,12 +226,12 @@ class Console:
 
     @property
     def _open(self) -> grpc.aio.Channel:
-        assert self._channel is not None, "entered first"
+        assert self._channel is not None, "use it as a context manager"
         return self._channel
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Translates gRPC errors to one line with the service's own text."""
+        """Translates gRPC errors to one line with the text of the service."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -243,4 +243,4 @@ class Console:
             reason = dict(error.trailing_metadata() or ()).get(REASON, "")
             raise ServiceError(f"{self._target}: {details}", str(reason)) from error
         except (WireError, PlanError) as error:
-            raise ServiceError(f"{self._target}: an answer that this version cannot read: {error}") from error
+            raise ServiceError(f"{self._target}: this version cannot read the answer: {error}") from error

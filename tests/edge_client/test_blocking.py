@@ -111,7 +111,7 @@ def test_an_event_that_closes_or_exits_ends_nothing(
     client.close()
     with EdgeClient(service, spool=tmp_path / "spool.db") as again:
         assert again.status().acknowledged == 1
-    assert "SystemExit in on_event ends nothing here" in caplog.text
+    assert "SystemExit raised in on_event; the client continues" in caplog.text
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -252,7 +252,7 @@ def test_an_interrupted_wait_ends_and_the_client_goes_on(service: MemoryService,
     with EdgeClient(service, spool=tmp_path / "spool.db", config=Config(backoff_longest_s=0.01)) as client:
         service.go_away()
         client.add([1.0, 2.0])
-        with pytest.raises(FlushTimeoutError, match="the service is away"):
+        with pytest.raises(FlushTimeoutError, match="the service is unavailable"):
             client.flush(0.05)
         main = threading.get_ident()
         timer = threading.Timer(0.1, lambda: interrupt(main))
@@ -351,7 +351,7 @@ def test_a_forked_process_is_told_and_makes_a_client_of_its_own(service: MemoryS
         if child == 0:
             code = 1
             try:
-                with pytest.raises(ClientStateError, match="made before a fork"):
+                with pytest.raises(ClientStateError, match="created before a fork"):
                     client.add([1.0, 2.0])
                 mine = MemoryService(PLAN)
                 with EdgeClient(mine, spool=tmp_path / "child.db") as own:

@@ -111,7 +111,7 @@ async def test_while_the_service_is_away_the_status_the_events_and_the_log_say_w
     runtime.close()
     lines = [record.getMessage() for record in caplog.records]
     assert lines[0] == "a service in memory: connected"
-    assert lines[1].startswith("a service in memory: connection ended (the service is away")
+    assert lines[1].startswith("a service in memory: connection ended (the service is unavailable")
     assert lines[1].endswith("failed attempts: 1")
 
 

@@ -104,7 +104,7 @@ def test_a_wrong_call_ends_with_2(hushsum: Hushsum) -> None:
         (("plan", "show", "broken.toml"), "plan: got"),
         (("query", "broken.toml", "--at", "1,2"), "not a .hush file"),
         (("simulate", "--data", "broken.toml"), "expected a file with extension .parquet, .csv, .npy"),
-        (("simulate", "--data", "words.csv"), "column 'a' holds str"),
+        (("simulate", "--data", "words.csv"), "column 'a' contains str"),
         (("release", "list", "--from", "127.0.0.1:1", "--ca", "one.csv"), "ca: one.csv: expected certificates in PEM"),
         (("release", "list", "--cert", "one.csv"), "--cert and --cert-key must be given together"),
         (("release", "list", "--token-file", "one.csv"), "token: expected a line of printable ASCII"),

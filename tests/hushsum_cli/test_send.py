@@ -35,7 +35,7 @@ def kept(spool: Path) -> tuple[dict[str, int], int]:
 WRONG = (
     ("a,b\n", "expected at least one record"),
     ("a,b,c\n1,2,3\n", "columns a, b, c, the plan has a, b (not in the plan: c)"),
-    ("a,b\none,two\n", "column 'a' holds str"),
+    ("a,b\none,two\n", "column 'a' contains str"),
 )
 
 
