@@ -40,9 +40,9 @@ def of_coverage(rows: Sequence[Row]) -> str:
             spread = f"{min(quiet):.2f} to {max(quiet):.2f}"
             said.append(f"{name}: {_mean(quiet):.3f} on average without noise ({spread}), {_mean(noised):.3f} with it.")
     said.append(
-        "The prototype's bars covered 0.98 to 0.996 with Sobol rows, from the variance of the rows of one set, and "
-        "0.90 to 0.91 with independent ones. What is left below 0.95 comes from few rows holding most of an answer: a "
-        "sketch that errs low then states too short a bar."
+        "The error bars of the prototype covered 0.98 to 0.996 with Sobol rows, from the variance of the rows of one "
+        "set, and 0.90 to 0.91 with independent ones. Coverage below 0.95 occurs where few rows contain most of an "
+        "answer: a sketch with too low an answer then states too short a bar."
     )
     return "\n" + " ".join(said) + "\n"
 
@@ -54,18 +54,18 @@ def of_regression(rows: Sequence[Row]) -> str:
     if {"inner", "orthogonal"} <= slope.keys():
         inner, other = (float(slope[form]["first coefficient"]) for form in ("inner", "orthogonal"))
         said.append(
-            f"The slope test (true slope 0.5, ε = 1): {inner:.2f} with the inner form, {other:.2f} with the orthogonal "
-            "one, which here fits records divided by their lengths."
+            f"The slope test (true slope 0.5, ε = 1) gives {inner:.2f} with the inner form and {other:.2f} with the "
+            "orthogonal one, which here fits records divided by their lengths."
         )
     if naval := matching(rows, data="naval", epsilon=NO_NOISE):
         most = max(float(row["R²"]) for row in naval)
         said.append(
-            f"**Naval is a miss**: least squares explains {float(naval[0]['R² of least squares']):.2f} of the "
-            f"variance, a sketch {most:.2f} even without noise. Its columns are almost copies of each other, and what "
-            "predicts lies in directions whose variance is far below the hashing error of the sums."
+            f"**Naval fails**: least squares explains {float(naval[0]['R² of least squares']):.2f} of the variance, a "
+            f"sketch {most:.2f} even without noise. Its columns are almost copies of each other. The predictive "
+            "directions have a variance far below the hashing error of the sums."
         )
     if matching(rows, data="airfoil"):
-        said.append("Airfoil has 1,503 records: at ε = 0.1 next to nothing of them is left, whatever the size.")
+        said.append("Airfoil has 1,503 records: at ε = 0.1 almost nothing remains, for any size.")
     return f"\n{' '.join(said)}\n" if said else ""
 
 
@@ -74,15 +74,14 @@ def _default(few: Sequence[float], many: Sequence[float], beyond: Sequence[float
         return ""
     pays = _mean(many) < 0.95 and _mean(few) < 1.05
     said = (
-        f"**Sobol rows {'are' if pays else 'are not'} the better default for new plans with d ≤ 20.** Their error is "
-        f"on average {_mean(many):.2f} times that of independent rows at 1,024 rows ({min(many):.2f} to "
-        f"{max(many):.2f}), "
-        f"and {_mean(few):.2f} times at 128 ({min(few):.2f} to {max(few):.2f})."
+        f"**Sobol rows {'are' if pays else 'are not'} the better default for new plans with d ≤ 20.** On average their "
+        f"error is {_mean(many):.2f} times that of independent rows at 1,024 rows ({min(many):.2f} to "
+        f"{max(many):.2f}), and {_mean(few):.2f} times at 128 ({min(few):.2f} to {max(few):.2f})."
     )
     if beyond:
         said += (
             f" At d = 54 it is {_mean(beyond):.2f} times ({min(beyond):.2f} to {max(beyond):.2f}), but ten columns "
-            "carry nearly all distances of that data, so this says little about 54 dimensions."
+            "make up nearly all distances of that data, so this says little about 54 dimensions."
         )
     return said
 
@@ -96,9 +95,9 @@ def _sets(rows: Sequence[Row]) -> str:
         if errors and widths:
             said.append(f"{name}: error {_mean(errors):.2f}, width {_mean(widths):.2f}")
     return (
-        "The gain grows with the rows of a set, so that fewer sets keep more of it, and state wider bars (Student's t "
-        "with fewer degrees). Beside independent rows, on average at 1,024 rows and d ≤ 20, the error and the width of "
-        f"the 95 % bars: {'; '.join(said)}."
+        "The gain grows with the rows of a set. So fewer sets have a larger gain, but wider bars (Student's t with "
+        "fewer degrees). The error and the width of the 95 % bars, divided by those of independent rows, on average at "
+        f"1,024 rows and d ≤ 20: {'; '.join(said)}."
     )
 
 
@@ -109,10 +108,10 @@ def _beside_the_prototype(size: int, here: Mapping[str, Row]) -> str:
     assert ratio is not None, "both are there"
     verdict = "is confirmed" if ratio <= expected + _SLACK else "is not reached"
     return (
-        f"A prototype with **one** Sobol set saw {independent} → {one_set} on skin at R = {size:,}; here it is "
-        f"{found[0]} "
-        f"→ {found[1]} with 8 sets and {found[2]} with 2, which are the fewest that a plan may have: with those its "
-        f"gain {verdict} ({ratio:.2f}, expected {expected:g})."
+        f"On skin at R = {size:,}, a prototype with **one** Sobol set had an error of {one_set}, and of {independent} "
+        f"with independent rows. Here the error is {found[1]} with 8 sets, {found[2]} with 2 sets (the minimum of a "
+        f"plan), and {found[0]} with independent rows. With 2 sets the gain of the "
+        f"prototype {verdict} ({ratio:.2f}, expected {expected:g})."
     )
 
 

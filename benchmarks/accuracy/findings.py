@@ -35,19 +35,19 @@ def closing(rows: Sequence[Row]) -> str:
 
 {listed}
 
-The peers are pure, and so are our figures beside theirs. At δ = 10⁻⁶ a prototype had about 0.06, 0.02 and 0.02 on skin
-at ε = 0.01, 0.1 and 1, and 0.0042, 0.0019 and 0.0010 on taxi at ε = 0.02, 0.05 and 0.2 (fourier);
-{_beside_the_prototype(rows)} The count counter takes 5 % of every ε or ρ, which the peers' figures do not pay.
+The peers are pure, and so are the figures that are compared with them. At δ = 10⁻⁶ a prototype had about 0.06, 0.02 and
+0.02 on skin at ε = 0.01, 0.1 and 1, and 0.0042, 0.0019 and 0.0010 on taxi at ε = 0.02, 0.05 and 0.2 (fourier);
+{_beside_the_prototype(rows)} The count counter takes 5 % of every ε or ρ; the figures of the peers have no such part.
 
-## Where δ = 10⁻⁶ is not worth half the error
+## Where δ = 10⁻⁶ does not halve the error
 
-We aimed at half the error of pure ε, or less, for ε ≤ 0.1 on skin, taxi and covtype. Missed by, with the ratio of
+The target was at most half the error of pure ε, for ε ≤ 0.1 on skin, taxi and covtype. These miss it, with the ratio of
 errors:
 
 {halves}
 
-A record changes few counters of cells and of a low order, so that its L1 norm is not much more than its L2 norm, and
-pure noise is the smaller: take δ = 0 there. Where hashed rows miss it, noise alone is a good part of an answer.
+With cells or a low order a record changes few counters. Then its L1 norm is not much larger than its L2 norm, and pure
+noise is smaller: use δ = 0. Where hashed rows miss the target, the noise is a large part of an answer.
 """
 
 
@@ -75,9 +75,9 @@ def _gain(rows: Sequence[Row], metric: str) -> str:
         return ""
     return (
         f"**Error at δ = 10⁻⁶ over error at δ = 0**, each at its best size, at ε = {_slashed(epsilons)}: "
-        f"{'; '.join(said)}. Pure noise in an answer grows as √R, so that every size is a compromise; Gaussian noise "
-        "does not grow, and rows are free. Where few counters carry an answer (cells of few rows, a low order) pure "
-        "noise is the smaller."
+        f"{'; '.join(said)}. Pure noise in an answer grows as √R, so every size is a compromise. Gaussian noise in an "
+        "answer does not grow with R, so more rows cost no accuracy. If an answer uses few counters (cells of few "
+        "rows, a low order), pure noise is smaller."
     )
 
 
@@ -93,9 +93,9 @@ def _skin(rows: Sequence[Row]) -> str:
     epsilons = list(peer.errors)
     return (
         f"At ε = {_slashed(epsilons)} RACE with honest noise, best of R = 100, 300 and 1,000, had "
-        f"{_slashed(peer.errors.values())}; independent rows come to {listed(rows, _INDEPENDENT, epsilons, RELATIVE)}, "
-        f"Sobol rows to {listed(rows, _SOBOL, epsilons, RELATIVE)}. The other kernels and the cells answer other "
-        "questions: where their sums are smaller, a relative error is mostly noise." + _at_the_peers_rows(rows)
+        f"{_slashed(peer.errors.values())}. Independent rows have {listed(rows, _INDEPENDENT, epsilons, RELATIVE)}, "
+        f"Sobol rows {listed(rows, _SOBOL, epsilons, RELATIVE)}. The other kernels and the cells answer other "
+        "questions. Where their sums are smaller, the relative error is mostly noise." + _at_the_peers_rows(rows)
     )
 
 
@@ -107,7 +107,7 @@ def _at_the_peers_rows(rows: Sequence[Row]) -> str:
         return ""
     return (
         f" With at most 1,024 independent rows the error here is {number(loud)} at ε = 1 and {number(quiet)} without "
-        "noise: the peer's 0.019 is less than its hashing error is on average, and so that of one lucky sketch."
+        "noise. So the peer's 0.019 is less than its average hashing error: it is the error of one lucky sketch."
     )
 
 
@@ -116,9 +116,9 @@ def _cells(rows: Sequence[Row]) -> str:
     if mean is None or median is None:
         return ""
     return (
-        f"For the cells the median of the rows (`groups` = R) is worth more than their mean, {number(median)} to "
-        f"{number(mean)} at ε = 1: few rows collide, but those that do err by a whole cell, and a mean spreads that "
-        "over all answers."
+        f"For the cells the median of the rows (`groups` = R) is better than their mean: {number(median)} and "
+        f"{number(mean)} at ε = 1. Few rows collide, but a collision adds a whole cell, and the mean spreads this "
+        "error over all answers."
     )
 
 
@@ -131,8 +131,8 @@ def _best_rows(rows: Sequence[Row], stars: Sequence[Row]) -> str:
     if not said:
         return ""
     return (
-        f"R\\* of independent rows, and the best size tried in brackets: {', '.join(said)}. R\\* is several times too "
-        "large: it takes a row's variance for f̃², its upper bound."
+        f"R\\* of independent rows, with the best size tried in brackets: {', '.join(said)}. R\\* is several times too "
+        "large, because it uses f̃², the upper bound of a row's variance, in place of the variance."
     )
 
 
@@ -146,8 +146,8 @@ def _taxi(rows: Sequence[Row]) -> str:
         return ""
     return (
         f"The mean absolute error of the KDE at ε = 0.02 / 0.05 / 0.2: {'; '.join(said)}. For d ≤ 3 and a gaussian "
-        "kernel hermite is the family to take; for small ε of a low order, down to 1, which is a histogram whose cells "
-        "the kernel smooths."
+        "kernel use hermite. For small ε use a low order, down to 1, which is a histogram with cells smoothed by the "
+        "kernel."
     )
 
 
@@ -156,9 +156,9 @@ def _pay(rows: Sequence[Row]) -> str:
     if hermite is None or fourier is None:
         return ""
     return (
-        f"In one dimension hermite errs by {number(hermite)} at ε = 0.1, where the same kernel from frequencies errs "
-        f"by {number(fourier)}: high pay is rare, and the fourier family's error is the same everywhere. RACE shows "
-        "this task as a figure of another year's pay, without numbers to compare."
+        f"In one dimension the error of hermite is {number(hermite)} at ε = 0.1, and that of the same kernel from "
+        f"frequencies {number(fourier)}. High pay is rare, and the error of the fourier family is the same everywhere. "
+        "RACE shows this task only as a plot of another year's pay, without numbers to compare."
     )
 
 
@@ -167,8 +167,8 @@ def _covtype(rows: Sequence[Row]) -> str:
     if not found:
         return ""
     return (
-        f"In LSQ's metric, the mean absolute error of densities, the fourier family comes to {found} at ε = 1 / 0.1 "
-        "(the mean density is 0.02; LSQ shows its own figures of the whole data set as curves)."
+        f"In LSQ's metric, the mean absolute error of densities, the fourier family has {found} at ε = 1 / 0.1 (the "
+        "mean density is 0.02; LSQ shows its figures for the whole data set only as curves)."
     )
 
 
@@ -179,9 +179,9 @@ def _median(kernels: Sequence[Row]) -> str:
     records = int(kernels[0]["records"])
     median = records * float(kernels[0]["median density"])
     return (
-        f"Half of the nodes have a kernel sum below {median:.0f} of {records:,}, while noise alone is √(2R)/ε, 8 at R "
-        "= 32 and ε = 1: only dense nodes, with sums of hundreds, can be told apart, and only at ε near 1. RACE plots "
-        "this task without numbers, at R = 2,000, where honest noise is 63/ε."
+        f"Half of the nodes have a kernel sum below {median:.0f} of {records:,}, but the noise alone is √(2R)/ε, which "
+        "is 8 at R = 32 and ε = 1. So only dense nodes, with sums of hundreds, can be distinguished, and only at ε "
+        "near 1. RACE plots this task without numbers, at R = 2,000, where honest noise is 63/ε."
     )
 
 

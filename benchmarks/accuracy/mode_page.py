@@ -25,43 +25,46 @@ _SMALL: Final = "central, δ = 10⁻⁶"
 
 _OPENING: Final = """## Who is trusted: central, secure, local
 
-The same records, the same 200 held-out queries, the same 2,048 rows or pairs and hash functions (three public seeds),
-ε from 0.5 to 8 for one record; other people to trust. `make bench-accuracy ARGS=--modes` measures this section alone
-into `benchmarks/results/accuracy_modes.json`.
+This section compares trust modes. The records, the 200 held-out queries, the 2,048 rows or pairs and the hash functions
+(three public seeds) are the same, with ε from 0.5 to 8 for one record. `make bench-accuracy ARGS=--modes` measures only
+this section, into `benchmarks/results/accuracy_modes.json`.
 
 - **central**: the aggregator sees exact counters and draws the noise, pure or at δ = 10⁻⁶.
-- **secure**, δ = 10⁻⁶: 1,000 clients in ten cohorts of 100, of which 10 may be corrupt and 10 may drop out; noise for
-80 honest shares in each, and all 100 add theirs.
+- **secure**, δ = 10⁻⁶: 1,000 clients in ten cohorts of 100, of which 10 may be corrupt and 10 may drop out. The noise
+is calibrated to 80 honest shares in each cohort, and all 100 clients add their shares.
 - **local silo**, δ = 10⁻⁶: each of 100 or 1,000 clients adds all of the noise to its own counters.
-- **local report**, pure: each record is one randomised report, made by the device's own code, counted and released.
-W is what `hushsum plan advise` takes for that ε, n and number of rows.
+- **local report**, pure: each record is one randomised report, made by the code of the device, counted and released. W
+is the choice of `hushsum plan advise` for that ε, n and number of rows.
 
-Reports were made, counted and released. Of secure sums and silos no protocol was run and nothing packed: their releases
-hold exact counters and the noise of all clients, drawn as one discrete Gaussian of their variance (from which the sum
-of so many differs by less than 10⁻⁵⁰). The relations differ, so that one ε is not one promise: central is add/remove,
-secure and silo are zero-out, and at ε they promise 2ε for replacing a record; reports promise ε for replacing one, and
-nothing about whether it was sent.
+For reports, the real code made, counted and released them. For secure sums and silos, no protocol was run and nothing
+was packed: their releases contain exact counters and the noise of all clients, drawn as one discrete Gaussian of their
+variance (the sum of so many differs from it by less than 10⁻⁵⁰).
+
+The relations differ, so the same ε is not the same guarantee. Central is add/remove, secure and silo are zero-out; at
+ε all three guarantee 2ε for replacing a record. Reports guarantee ε for replacing a record, and nothing about whether
+it was sent.
 """
 
-_PREDICTIONS: Final = """Root mean square errors of kernel sums of all records, in records: measured (and predicted,
-from n, the mean density and the plan alone), with the W of reports. Hashing is predicted for made-up records, and real
-ones err otherwise; randomisation and noise are as predicted. The last column is what a client sends in a window, or a
-record as one report:
+_PREDICTIONS: Final = """Root mean square errors of kernel sums of all records, in records: measured, and in brackets
+predicted from n, the mean density and the plan alone; with the W of reports. Hashing errors are predicted for synthetic
+records, and differ for real ones. Randomisation and noise are as predicted. The last column is the size of a client's
+submission for a window, or of one report:
 """
 
 _SHUFFLED: Final = """### Behind a shuffler: one report, or sums of bits
 
 Wagner (ICLR 2025, "Learning from End User Data with Shuffled Differential Privacy over Kernel Densities") sends one bit
-for each of I random features of a record into I shuffled bit sums. Below, standard errors of a density (mean {density})
-with the laplacian kernel on taxi, at the same (ε, δ = 10⁻⁶) of one user in the centre: the part of randomisation alone,
-and in brackets the whole with {most:,} rows or pairs of ours, and the best I up to {most:,} of theirs. All are closed
-forms, which tests check against simulations.
+for each of I random features of a record into I shuffled bit sums. The table shows standard errors of a density (mean
+{density}) with the laplacian kernel on taxi, at the same central (ε, δ = 10⁻⁶) of one user: first the part of
+randomisation alone, and in brackets the whole error, with {most:,} rows or pairs of reports, and with the best I up to
+{most:,} of bit sums. All are closed forms, which tests check against simulations.
 
-- **k-rr, projective, one-bit**: our reports, one a user, at the largest local ε that FMT's theorem amplifies to ε.
-- **bit sums, randomised response**: each of I bits is amplified by the same theorem, and (ε, δ) shared by advanced
-composition. Its figures depend on both bounds, which numerical accounting would tighten for all of these.
-- **bit sums, idealised**: central geometric noise on each sum, shared by zCDP: what protocols with several messages a
-bit reach or nearly reach (pure, Ghazi et al. 2020 and 2023; "almost a single message", 2021).
+- **k-rr, projective, one-bit**: the reports of this project, one for each user, at the largest local ε that FMT's
+theorem amplifies to ε.
+- **bit sums, randomised response**: the same theorem amplifies each of I bits, and advanced composition shares (ε, δ)
+among them. The figures depend on both bounds. Numerical accounting would tighten them for all protocols here.
+- **bit sums, idealised**: central geometric noise on each sum, shared by zCDP. Protocols with several messages a bit
+reach or nearly reach this (pure, Ghazi et al. 2020 and 2023; "almost a single message", 2021).
 
 {table}
 """
@@ -81,7 +84,7 @@ def section(rows: Sequence[Row]) -> str:
         return ""
     parts = [_OPENING]
     parts += [_subject(data, matching(modes, data=data)) for data in _METRICS if matching(modes, data=data)]
-    parts.append("### What modes cost\n\n" + "\n\n".join(_costs(modes)))
+    parts.append("### Errors of the modes\n\n" + "\n\n".join(_costs(modes)))
     if shuffled:
         density = f"{float(shuffled[0]['mean density']):.2g}"
         parts.append(_SHUFFLED.format(density=density, most=MOST, table=shuffled_table(shuffled)))
@@ -99,8 +102,8 @@ def _subject(data: str, rows: Sequence[Row]) -> str:
 
 {modes_table(rows, metric)}
 
-ε at δ = 10⁻⁶ of n reports that come through a shuffler together, all of them honest and independent, beside the local ε
-of each; the answers are the same:
+The ε at δ = 10⁻⁶ of n reports in one batch of a shuffler, all of them honest and independent, beside the local ε of
+each. The answers are the same:
 
 {amplified_table(rows)}
 
@@ -120,10 +123,10 @@ def _costs(rows: Sequence[Row]) -> Iterator[str]:
     if said := _families(rows):
         yield said
     yield (
-        "Where lines meet, hashing is all that is left: whole sketches of more rows cost devices time and bytes; "
-        "reports cost the same with any number of rows, and only counters grow. Narrow rows (small W) err more by "
-        "hashing: codes that many records share fall into a query's bucket by chance together. So k-rr, which wants W "
-        "near e^ε + 1, wants many rows as well; `hushsum plan advise` weighs both."
+        "Where the lines meet, only the hashing error is left. More rows of whole sketches take time and bytes on "
+        "devices; reports have the same cost with any number of rows, and only counters grow. Narrow rows (small W) "
+        "have larger hashing errors, because codes that many records share may fall into the bucket of a query "
+        "together. So k-rr, which needs W near e^ε + 1, also needs many rows; `hushsum plan advise` considers both."
     )
 
 
@@ -161,8 +164,8 @@ def _randomisers(rows: Sequence[Row]) -> str:
     ratios = ", ".join(f"{sum(each) / len(each):.2f} at ε = {epsilon:g}" for epsilon, each in sorted(by.items()))
     return (
         f"**k-rr beside projective**, each with its best W: errors of k-rr are {ratios} times those of projective, on "
-        "average over data and n. Their laws are nearly the same where W is chosen for both; a projective response "
-        "keeps its error with wide rows, and so needs fewer of them."
+        "average over data and n. Their distributions are nearly the same if W is chosen for each; the error of a "
+        "projective response does not grow with wide rows, so it needs fewer rows."
     )
 
 
@@ -183,9 +186,9 @@ def _families(rows: Sequence[Row]) -> str:
     if not said:
         return ""
     return (
-        "**Hashed beside fourier in local mode**, the same kernel on the same data: one-bit reports err "
-        f"{'; '.join(said)} times as much as the better of the hashed ones. A bit has at least variance 2 a record, "
-        "whatever ε is, a bucket less the larger ε is: take hashed wherever it has the kernel, and fourier for kernels "
+        "**Hashed beside fourier in local mode**, the same kernel on the same data. Errors of one-bit reports, divided "
+        f"by those of the better hashed ones: {'; '.join(said)}. A bit has at least variance 2 a record for every ε; "
+        "the variance of a bucket falls with ε. Use hashed for every kernel that it has, and fourier for the kernels "
         "that only it has (gaussian, cauchy)."
     )
 
@@ -210,20 +213,20 @@ def _verdicts(rows: Sequence[Row]) -> Iterator[str]:
         if float(row["error"]) > float(theirs[IDEALISED]["error"]):
             wins.append(at)
     better = [at for ratio, at in response if ratio < 1]
-    verdict = f"win only at {'; '.join(better)}" if better else "do not beat one report of k-rr anywhere in the table"
+    nowhere = "are nowhere better in the table than one report of k-rr"
+    verdict = f"are better only at {'; '.join(better)}" if better else nowhere
     yield (
-        f"**Bit sums by randomised response {verdict}**: their randomisation errs {_ends(response)} as much. "
-        f"With rows and features counted it is {_ends(whole)}. A user who sends I bits shares ε among them; one who "
-        "names one row at random answers for that alone."
+        f"**Bit sums by randomised response {verdict}**: their error of randomisation is {_ends(response)} that "
+        f"of k-rr. With rows and features included it is {_ends(whole)}. A user who sends I bits divides ε among them; "
+        "a report is about one random row, and has all of ε."
     )
     yield (
-        "**A limit of ours: sums with nearly central noise beat every single report in randomisation.** Their noise in "
-        f"a density falls as 1/n, that of reports as 1/√n: k-rr errs {_ends(idealised)} as much. They are not built "
-        f"here: they take several messages a record, at least one for each of up to {MOST:,} features in this table, "
-        "and what is left is the error of so many features (drawn independently: Sobol ones err less). With that, the "
-        "whole error is smaller than ours at "
-        f"{'; '.join(wins) if wins else 'no point of the table'}. A secure sum has such noise today, for the price of "
-        "a round."
+        "**A limit of reports: sums with nearly central noise have a smaller error of randomisation than every single "
+        "report.** Their noise in a density falls as 1/n, that of reports as 1/√n: the error of k-rr is "
+        f"{_ends(idealised)} as large. This project does not implement them. They need several messages a record, at "
+        f"least one for each of up to {MOST:,} features in this table, and the error of these features remains (they "
+        "are drawn independently; Sobol ones have less). Including it, their whole error is smaller than that of k-rr "
+        f"at {'; '.join(wins) if wins else 'no point of the table'}. A secure sum has such noise, and needs a round."
     )
 
 

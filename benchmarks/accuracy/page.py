@@ -20,24 +20,25 @@ from benchmarks.report import Row
 
 _OPENING: Final = """# Accuracy
 
-How far private answers are from exact kernel sums over real data. `make bench-accuracy` measures all of it again and
-writes this page, its figures and `benchmarks/results/accuracy.json` (twenty minutes on two cores at most;
-`ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch,
-epsilon=..., delta=...)` with exact discrete Laplace noise at δ = 0 and exact discrete Gaussian noise at δ = 10⁻⁶, unit
-`record`, the noisy count included. Data is read from `../shared/data`; the figures move a little from run to run,
-because the noise is real.
+This page compares private answers with exact kernel sums over real data. `make bench-accuracy` repeats all measurements
+and writes this page, its figures and `benchmarks/results/accuracy.json`. It takes at most twenty minutes on two cores;
+`ARGS=--quick` is a short test run. Data is read from `../shared/data`.
+
+Every noised figure is a real release: a plan, a sketch, and `hs.release(sketch, epsilon=..., delta=...)` with exact
+discrete Laplace noise at δ = 0 and exact discrete Gaussian noise at δ = 10⁻⁶, unit `record`, the noisy count included.
+The noise is real, so the figures change a little from run to run.
 
 - **Mean relative error**, |f̂ − f|/f averaged over queries, as in RACE: skin, covtype, pay.
 - **Mean absolute error of densities**, |f̂/n̂ − f/n| averaged over queries, as in LSQ (n̂ is the noisy count; LSQ's code
   divides by the exact one): taxi, slashdot.
 
-Each is averaged over several sketches with public seeds of their own (in the JSON: how many, and the standard error).
-All queries of one sketch share its hash functions, so its errors go together: one sketch says little.
+Each is averaged over several sketches with different public seeds (the JSON has their number and the standard error).
+All queries of one sketch share its hash functions, so their errors are correlated, and one sketch says little.
 
 The tables show the least error over all sizes that were tried (R rows, P frequency pairs, or the order), with that
-size. **A size chosen after seeing exact sums is no private choice**; the figures show what another one costs, and the
+size. **A size that is chosen from exact sums is not a private choice.** The figures show the error of other sizes. The
 star is R\\* = ⌈f̃ ε/√2⌉ (RACE, Corollary 3.5; `hushsum.error_bounds.optimal_rows`) for the mean f̃ = Σ √k of queries.
-*The mean* is what answering every query with the mean of all exact answers would err by: a sketch above that says
+*The mean* is the error of answering every query with the mean of all exact answers. A sketch with a larger error says
 nothing about where the records are.
 """
 
@@ -97,13 +98,13 @@ def _subject(index: int, rows: Sequence[Row]) -> str:
 ![{subject.data}: {metric} against rows, pure ε](accuracy/{_figure(subject.data, PURE)})
 
 *{metric.capitalize()} against rows, pairs or order at δ = 0, for ε from 0.01 (light) to 1 (dark) and without noise
-(black, broken); the star is R\\*, where it is within the figure.*
+(black, broken); the star is R\\*, if it is within the figure.*
 
 ![{subject.data}: {metric} against rows, δ = 10⁻⁶](accuracy/{_figure(subject.data, SMALL_DELTA)})
 
 *The same at δ = 10⁻⁶.*
 
-{metric.capitalize()} at **δ = 0**, the least of all sizes (and that size):
+{metric.capitalize()} at **δ = 0**: the least of all sizes, and in brackets that size:
 
 {pure}
 
@@ -122,8 +123,8 @@ def _at(delta: float) -> str:
 
 
 def _draws(rows: Sequence[Row]) -> str:
-    return f"""Mean relative error without noise, ± its standard error over 12 to 32 sketches. `sobol` is the plan's
-default of 8 independently scrambled sets; with fewer sets each is larger, and error bars have fewer degrees of
+    return f"""Mean relative error without noise, ± its standard error over 12 to 32 sketches. `sobol` is the default of
+plans, with 8 independently scrambled sets. With fewer sets each set is larger, and error bars have fewer degrees of
 freedom.
 
 {draws_table(matching(rows, epsilon=NO_NOISE))}
@@ -131,7 +132,7 @@ freedom.
 
 
 def _coverage(rows: Sequence[Row]) -> str:
-    return f"""The share of queries whose stated 95 % interval holds the exact sum, over the same sketches, without
+    return f"""The share of queries with the exact sum inside the stated 95 % interval, over the same sketches, without
 noise and with ε = 0.1.
 
 {coverage_table([row for row in rows if row["draws"] != "orthogonal"])}
@@ -140,8 +141,8 @@ noise and with ε = 0.1.
 
 def _regression(rows: Sequence[Row]) -> str:
     return f"""Least squares from one released sketch of the paired family (`hushsum.fitting.fit_regression`, power 4):
-the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 with noise as strong as
-that. Columns are standardised and clipped at ± 3 with constants that are taken for public.
+the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 plus noise of the same
+strength. Columns are standardised and clipped at ± 3 with constants that count as public.
 
 {regression_table(rows)}
 {conclusions.of_regression(rows)}"""
@@ -150,6 +151,6 @@ that. Columns are standardised and clipped at ± 3 with constants that are taken
 _METRICS: Final = {RELATIVE: "mean relative error", ABSOLUTE: "mean absolute error of densities"}
 _PARTS: Final[tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...]] = (
     ("Independent rows, or Sobol rows", "draws", _draws),
-    ("Do the error bars hold?", "draws", _coverage),
+    ("Coverage of the error bars", "draws", _coverage),
     ("Linear regression", "regression", _regression),
 )

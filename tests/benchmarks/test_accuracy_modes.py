@@ -122,7 +122,7 @@ def test_the_page_says_where_bit_sums_win() -> None:
         {**mode, "mode": "the mean"},
         {**mode, "mode": "central, δ = 10⁻⁶", "predicted": 3.0, "bytes": 0},
     ]
-    for theirs, said in ((0.02, "do not beat"), (0.005, "win only at n = 1,000")):
+    for theirs, said in ((0.02, "are nowhere better"), (0.005, "are better only at n = 1,000")):
         page = section([*modes_, row("k-rr", 0.01), row(RESPONSE, theirs), row(IDEALISED, 0.001)])
         assert f"randomised response {said}" in page
         assert "10 (n = 1,000 and ε = 1) to 10 times" in page
