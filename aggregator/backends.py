@@ -117,7 +117,7 @@ class Backends:
             passed = None if self._store is None else await self._passed(plan)
             await SqliteLog.look(self._files.log, plan.id, self._config.partitions, passed, self._runtime)
             return
-        absent = LogError("the topic is made at the first start")
+        absent = LogError("the topic does not exist; the first start creates it")
         try:
             log = await self._kafka_log(plan, absent)
         except LogError as error:
@@ -198,7 +198,7 @@ class Backends:
             if self._config.receipts is not None and (repairs or lock.exists()):
                 self._stack.callback(held(lock, f"receipts: {path}").close)
             if _volume(path.parent) == _volume(self._files.path):
-                text = f"{path} is on the same volume as the store and would be lost with it"
+                text = f"{path} is on the same volume as the store and would be lost with the store"
                 _warn([f"{text}: set receipts to a file on another volume"])
             return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
         except OSError as error:
@@ -220,7 +220,10 @@ class Backends:
         Raises:
             ConfigError, LogError: As :meth:`receipts`.
         """
-        topics, absent = _cluster("aggregator.log.kafka.topic"), ReceiptsError("the topic is made at the first start")
+        topics, absent = (
+            _cluster("aggregator.log.kafka.topic"),
+            ReceiptsError("the topic does not exist; the first start creates it"),
+        )
         needs = topics.receipts_topic(self._kafka)
 
         async def look(waiting: "_Waiting") -> None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 #: How long brokers and a database are waited for, where ``start_s`` is longer.
 PATIENCE_S: Final = 10.0
-_WITHOUT_PLAN: Final = "not tried: it needs the plan"
+_WITHOUT_PLAN: Final = "not tried: requires the plan"
 
 #: Called with the name of what was tried, and why it failed; an empty text if it did not.
 Report = Callable[[str, str], None]
@@ -104,7 +104,7 @@ class _Check:
         if config.plan is not None:
             return await self._try("plan", self._shuffler_plan)
         if fetched is None:
-            self._report("plan", "not tried: it comes from upstream")
+            self._report("plan", "not tried: the plan comes from upstream")
             return None
         bundle = fetched
         return await self._try("plan", lambda: self._checked_plan(bundle))

@@ -34,7 +34,7 @@ async def plan_of(path: Path, store: Store) -> Plan:
     different = list(differences(declared, stored))
     if different:
         raise ConfigError(
-            f"plan: {path} differs from plan {name!r} that was compiled from it here: {'; '.join(different)}. "
+            f"plan: {path} differs from plan {name!r} that this service compiled from it: {'; '.join(different)}. "
             "A plan cannot be changed: undo the changes, or give the new plan another name"
         )
     return stored

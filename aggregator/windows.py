@@ -130,7 +130,7 @@ class WindowBook:
         if state in _DECIDED:
             return
         if state is not WindowState.SEALED:
-            raise WindowOrderError(f"window {window} cannot be released: it is {state or 'unknown here'}, not sealed")
+            raise WindowOrderError(f"window {window} cannot be released: it is {state or 'unknown'}, not sealed")
         oldest = min(w for w, s in self.states.items() if s not in _FINISHED)
         if oldest < window:
             raise WindowOrderError(f"window {window} cannot be released yet: window {oldest} is {self.states[oldest]}")

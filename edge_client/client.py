@@ -402,7 +402,7 @@ class EdgeClient:
         try:
             self._on_event(event)
         except Exception:  # noqa: BLE001  an application's mistake must not end what sends its data
-            _LOG.exception("on_event has raised; the client goes on")
+            _LOG.exception("on_event raised an error; the client continues")
 
 
 def _kept(records: Any, table: RecordTable) -> RecordTable:

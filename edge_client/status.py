@@ -136,10 +136,10 @@ _REFUSED: Final = "refused:"
 #: Refusals that a client with one spool, which was never copied, does not get.
 _OF_COPIES: Final = frozenset({Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW, Reason.SECOND_DELTA})
 _COPIED: Final = (
-    "; this client has contributed from another spool: this one is a copy, or comes from a back-up, or two spools have "
-    "one client id. More of what is added to it may count nowhere, and its ledger lacks what the other one has "
-    "spent, so that a window may be spent twice. Go on with the spool that was used last; if it is lost, begin a new "
-    "one, but not under a plan by which the device spends its own budget: a new ledger has no spends at all"
+    "; this client has contributed from another spool: this one is a copy, or restored from a back-up, or two spools "
+    "have the same client id. Further records of this spool may not be counted, and its ledger lacks the spends of the "
+    "other one, so a window may be charged twice. Continue with the spool that was used last. If it is lost, create a "
+    "new one, but not under a plan with a device ledger: a new ledger contains no spends"
 )
 _OTHER: Final = "other"  # a reason that only a newer service knows
 

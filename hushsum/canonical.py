@@ -152,7 +152,7 @@ def check_text(value: str) -> None:
         raise CanonicalError(f"a string of {len(value)} characters, expected at most {STRING_MAX}")
     for char in value:
         if _UNICODE.category(char) in {"Cn", "Cs"}:
-            raise CanonicalError(f"{shown(repr(value))} holds U+{ord(char):04X}, which Unicode 3.2 does not have")
+            raise CanonicalError(f"{shown(repr(value))} contains U+{ord(char):04X}, which is not in Unicode 3.2")
     if _UNICODE.normalize("NFC", value) != value:
         raise CanonicalError(f"{shown(repr(value))} is not in Unicode normal form C")
 

@@ -202,7 +202,7 @@ class Plan:
                 if bandwidth > widest:
                     yield (
                         f"{key}: {numeral(bandwidth, up=True)} exceeds the range of all its columns "
-                        f"({numeral(widest, up=True)} at most): all records look alike"
+                        f"({numeral(widest, up=True)} at most): the kernel cannot distinguish records"
                     )
         if self.family.name == "partition":
             from hushsum.families.partition import Partition  # which is loaded by such plans alone

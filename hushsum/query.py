@@ -192,5 +192,5 @@ def _of_reports(plan: Plan) -> bool:
 
 def _given(counters: Counters | None) -> Counters:
     if counters is None:
-        raise GuaranteeError("the number of records of one class of a plan of reports is told by their counters alone")
+        raise GuaranteeError("the number of records of one class of a plan of reports requires their counters")
     return counters

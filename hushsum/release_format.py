@@ -152,7 +152,9 @@ def _check_numbers(plan: Plan, header: Header) -> None:
     came = f"{submissions} submissions of {cohorts} cohorts in a {header.kind} release"
     if privacy.is_silo:
         if submissions is None or submissions < 0 or cohorts is not None or header.kind != TUMBLING:
-            raise ReleaseError(f"{came} of noised submissions, expected their number, of a window, and no cohorts")
+            raise ReleaseError(
+                f"{came} of noised submissions, expected a window with the number of submissions and without cohorts"
+            )
         return
     if privacy.cohort is None:
         if submissions is not None or cohorts is not None:
@@ -160,7 +162,7 @@ def _check_numbers(plan: Plan, header: Header) -> None:
             raise ReleaseError(f"{came} {of}, expected neither")
         return
     if submissions is None or cohorts is None or header.kind != TUMBLING:
-        raise ReleaseError(f"{came} of mode 'secure', expected both, of a window")
+        raise ReleaseError(f"{came} of mode 'secure', expected a window with both numbers")
     least, most = cohorts * privacy.cohort.survivors_min, cohorts * privacy.cohort.size
     if not 0 <= least <= submissions <= most:
         raise ReleaseError(f"{came}, expected {least} to {most}")
@@ -180,11 +182,11 @@ def check_reports(plan: Plan, header: Header, counters: Counters, counts: Counte
     """
     reports = int(counts[0])
     if counters.min() < 0:
-        raise ReleaseError(f"a report that came {int(counters.min())} times, expected at least 0")
+        raise ReleaseError(f"a report with count {int(counters.min())}, expected at least 0")
     # In halves, for a file may hold numbers whose sum wraps around to the one expected.
     came = (int((counters >> 32).sum()) << 32) + int((counters & 0xFFFF_FFFF).sum())
     if came != reports:
-        raise ReleaseError(f"counters of {came} reports, where their number is {reports}")
+        raise ReleaseError(f"counters of {came} reports, expected {reports}, the number in the header")
     least = plan.privacy.shuffle_min if header.shuffled else 0
     if 0 < reports < least:
         raise ReleaseError(f"{reports} shuffled reports, expected none, or at least shuffle_min = {least}")
@@ -218,7 +220,7 @@ def _values(rest: bytes, items: int, item_bytes: int) -> Counters:
     raw = zstd_frame.decompress(packed, items * item_bytes)
     values = np.frombuffer(raw, f"<i{item_bytes}").astype(np.int64)
     if _item_bytes(values) != item_bytes:
-        raise ReleaseError(f"counters in {item_bytes} bytes each, where fewer hold them")
+        raise ReleaseError(f"counters of {item_bytes} bytes each, expected the fewest bytes that suffice")
     return values
 
 

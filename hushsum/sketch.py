@@ -201,7 +201,7 @@ class Sketch:
         shape = " x ".join(f"{size:,}" for size in self.counters.shape)
         pairs = [
             *self.plan.summary(),
-            ("counters", f"{shape}: exact, not private yet; hushsum.release(sketch) gives what may be shown"),
+            ("counters", f"{shape}: exact, not private; hushsum.release(sketch) makes a private release"),
         ]
         return pairs_html(f"Sketch of {self.plan.name}", pairs)
 

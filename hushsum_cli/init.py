@@ -169,7 +169,7 @@ def init(  # noqa: PLR0913  one argument an option
         ),
         ("error", _error_text(proposal, std_error)),
         ("name", f"{plan.name}: it becomes public with the plan and its releases; --name changes it"),
-        ("file", f"written to {out}: read its comments, and correct the values that you know better"),
+        ("file", f"written to {out}: read its comments, and correct values if you have better ones"),
         ("accuracy", f"hushsum plan advise {out}"),
         ("next", f"hushsum release make {options}" if options else f"hushsum plan make {out}"),
         ("or", f"hushsum plan make {out}, for a service that collects from devices" if options else ""),
@@ -338,13 +338,13 @@ def _comments(answers: _Answers, proposal: "Proposal") -> Iterator[str]:
 
     from hushsum.proposal import QUESTIONS
 
-    yield "A plan proposed by `hushsum plan init`. Correct the values that you know better, then: hushsum plan make"
+    yield "A plan proposed by `hushsum plan init`. Correct values if you have better ones, then: hushsum plan make"
     yield f"For the question {proposal.question!r}: {QUESTIONS[proposal.question]}."
     yield f"About {proposal.records:,} records are expected{' of each class' if answers.classes else ''}."
     if answers.data is None:
         yield "No file was read."
     elif answers.taken:
-        yield "Taken from the values of the file, which was said to be public:"
+        yield "Taken from the values of the file, which was declared public:"
         yield f"{json.dumps(', '.join(answers.taken))}. If it is private, this plan must not be used."
     else:
         yield "Of the file the names of the columns were read, and no value."

@@ -127,7 +127,7 @@ def _randomiser(plan: "Plan") -> Iterator[tuple[str, str]]:
         if choice.outputs == choice.inputs:
             law = f"the true one with probability {_percent(choice.hit)}, each other with {_percent(choice.miss)}"
         else:
-            law = f"{choice.outputs:,} outputs, each for a set of values that holds the true one with probability "
+            law = f"{choice.outputs:,} outputs, each for a set of values; it contains the true one with probability "
             law += f"{_percent(choice.hit)}, each other with {_percent(choice.miss)}"
         yield "randomiser", f"{mechanism.name}, of {of}: {law}"
     ratio = f"likelihood ratio of any report for two records: at most {real_text(mechanism.scale)}"

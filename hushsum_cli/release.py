@@ -233,7 +233,7 @@ def _refuse_ledger(out: Path, ledger_file: Path) -> None:
 
     taken = os.path.realpath(out)
     if taken in {os.path.realpath(ledger_file) + suffix for suffix in ("", "-wal", "-shm", "-journal")}:
-        raise click.UsageError(f"-o {out} is the ledger, or a file that SQLite keeps beside it; expected another file")
+        raise click.UsageError(f"-o {out} is the ledger or one of its SQLite files; expected another file")
 
 
 def _names(out: Path) -> "Iterator[Path]":

@@ -255,7 +255,7 @@ def fit(clients: int, *, size: int | None, dropout_rate: float) -> Cohort:
     lost = _losses(each, clients, dropout_rate)
     dropout = max(_DROPOUT_MIN, Fraction(lost, each))
     if dropout >= _DROPOUT_MAX:
-        raise SettingsConflictError(_too_many(each, clients, dropout_rate, lost, "none goes on without half of them"))
+        raise SettingsConflictError(_too_many(each, clients, dropout_rate, lost, "a round ends without half of them"))
     try:
         return Cohort(size=each, dropout=_written(dropout, each), wait_ms=_WAIT_MS)
     except PlanError as error:
@@ -271,15 +271,15 @@ def require_room(cohort: Cohort, clients: int, dropout_rate: float) -> None:
     """
     if cohort.pool:
         raise SettingsConflictError(
-            f"the plan draws cohorts from a pool of {cohort.pool}, so that up to {cohort.pool - 1} clients of a window "
-            "are in none, and a run compares the release with all of them: leave corrupt_clients and pool out of the "
-            "plan (hushsum plan advise says what they cost)"
+            f"the plan draws cohorts from a pool of {cohort.pool}, so up to {cohort.pool - 1} clients of a window are "
+            "in no cohort, but a run compares the release with all clients: remove corrupt_clients and pool from the "
+            "plan (hushsum plan advise shows their effect)"
         )
     lost, most = _losses(cohort.size, clients, dropout_rate), cohort.size - cohort.survivors_min
     if lost > most:
         raise SettingsConflictError(
             f"a round of the plan's {cohort.size} members can lose {most}; with {clients} clients and --dropout-rate "
-            f"{dropout_rate:g} it could lose {lost}: raise the plan's privacy.secure.dropout, or ask for fewer dropouts"
+            f"{dropout_rate:g} it could lose {lost}: raise the plan's privacy.secure.dropout, or lower --dropout-rate"
         )
 
 
@@ -297,8 +297,8 @@ def tolerated(cohort: int, cohorts: int, clients: int, vanishing: int) -> int:
 
 def _too_many(size: int, clients: int, dropout_rate: float, lost: int, why: str) -> str:
     return (
-        f"--dropout-rate {dropout_rate:g}: cohorts of {size} of {clients} clients could miss {lost} each ({why}); ask "
-        "for fewer dropouts, or for another --cohort"
+        f"--dropout-rate {dropout_rate:g}: cohorts of {size} of {clients} clients could miss {lost} each ({why}); "
+        "lower it, or use another --cohort"
     )
 
 

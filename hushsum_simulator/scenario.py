@@ -128,7 +128,7 @@ def gather(settings: RunSettings, progress: Progress) -> Material:
     if plan.classes and source.labels is None:
         raise RecordsError(f"{source.source}: the plan has classes; name the labels of --data with --label-column")
     if source.labels is not None and not plan.classes:
-        raise RecordsError(f"{source.source}: the plan has no classes, so --label-column has no use here")
+        raise RecordsError(f"{source.source}: the plan has no classes: remove --label-column")
     if source.values.shape[1] != plan.vectors.dim:
         columns = ", ".join(source.names)
         raise RecordsError(
@@ -200,7 +200,7 @@ def _fitting(settings: RunSettings, source: Records, progress: Progress) -> Plan
         privacy = plans.privacy_table(epsilon, unit, bound, delta=settings.delta or Fraction(0))
     if settings.data is None:
         return plans.of_photograph(privacy, settings.seed)
-    progress.warn("the plan's bounds are the file's own extremes: NOT private, for trying out alone; see --plan")
+    progress.warn("the plan's bounds are the minimum and maximum of the file: NOT private, only for trials; see --plan")
     return plans.of_file(source, privacy, settings.seed)
 
 

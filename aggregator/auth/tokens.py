@@ -284,7 +284,7 @@ def change_table(path: Path, change: Callable[[TokenTable], TokenTable]) -> None
         except OSError as error:
             raise TokenTableError(
                 f"{path}: changed, but the change may be lost in a power failure: its directory cannot be synced "
-                f"({error.strerror}); look at it again then"
+                f"({error.strerror}); check the file after such a failure"
             ) from error
 
 
@@ -312,13 +312,13 @@ def _check_private(path: Path) -> None:
     found = path.stat()
     if found.st_mode & OTHERS:
         raise TokenTableError(
-            f"{path}: mode {stat.S_IMODE(found.st_mode):03o}, others may read this table; nothing is changed. A "
-            f"changed table is its owner's alone: make it the service's own, and then: chmod 600 {path}"
+            f"{path}: mode {stat.S_IMODE(found.st_mode):03o}, the token file is readable by other users; nothing was "
+            f"changed. Make the user of the service its owner, and then: chmod 600 {path}"
         )
     if found.st_uid != os.geteuid():
         raise TokenTableError(
-            f"{path}: belongs to user {found.st_uid}, and a changed table would not; nothing is changed. Do this as "
-            "that user"
+            f"{path}: the token file belongs to user {found.st_uid}, and a change would give it another owner; nothing "
+            "was changed. Run this command as that user"
         )
 
 

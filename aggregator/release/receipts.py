@@ -420,11 +420,11 @@ async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: 
         return _unproved(len(published), min(unproved)), spends
     if lost := [window for _, window in proved.keys() - stored.keys()]:
         problem = (
-            f"there is a receipt for window {min(lost)}, but the store does not hold its outcome: the store is older "
-            "than its receipts; restore a newer copy of it"
+            f"there is a receipt for window {min(lost)}, but the store does not contain its outcome: the store is "
+            "older than its receipts; restore a newer copy of the store"
         )
     elif other := [key[1] for key, digest in proved.items() if stored[key].sha256 != digest]:
-        problem = f"the receipt of window {min(other)} is for another outcome than the store holds; restore the store"
+        problem = f"the receipt of window {min(other)} differs from the outcome in the store; restore the store"
     return problem, spends
 
 

@@ -193,7 +193,7 @@ async def plan_of(
         kept = named or await _fetched(fetch, start_s, runtime)
     plan = Plan.from_bytes(kept.bundle)
     if named is not None and Plan.from_bytes(named.bundle).id != plan.id:
-        expected = f"plan {plan.name!r} ({plan.hex_id[:12]}), whose reports are in the data directory"
+        expected = f"plan {plan.name!r} ({plan.hex_id[:12]}), the plan of the reports in the data directory"
         raise ConfigError(
             f"plan: {path} is another plan, expected {expected}; use another data directory for another plan"
         )

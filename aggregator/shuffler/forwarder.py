@@ -224,7 +224,7 @@ class Forwarder:
         a window up to the sent mark comes from a restored file, and the difference of two pools reveals single devices.
         """
         if self._file.sent.through is not None and window <= self._file.sent.through:
-            return "the file is older than a window close after which they may have been sent"
+            return "the file is older than a closed window, so they may already have been sent"
         if is_over(self._plan.window, window, self._runtime.now_ms()):
             return "the aggregator no longer accepts their window"  # sending could only disclose them
         return ""

@@ -230,7 +230,9 @@ def check_plan(plan: Plan) -> int:
     lateness_ms = plan.window.lateness_ms
     if lateness_ms // 2 < HALF_MS_MIN:
         shortest = duration_text(2 * HALF_MS_MIN)
-        expected = f"at least '{shortest}' with a shuffler: half of it is for devices, half for what it forwards"
+        expected = (
+            f"at least '{shortest}' with a shuffler: half for devices, and half for the shuffler to forward reports"
+        )
         raise PlanError("window.lateness", duration_text(lateness_ms), expected)
     return least
 

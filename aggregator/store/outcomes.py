@@ -96,7 +96,7 @@ async def commit_outcome(
             spend_fields(spend),
         )
         if changed != 1:
-            raise StoreError(f"store: the charge of window {window} is gone: the store is damaged")
+            raise StoreError(f"store: the charge of window {window} is missing: the store is damaged")
     await tx.execute(
         'INSERT INTO outcomes (plan, kind, "window", published, sha256, data) VALUES ($1, $2, $3, 0, $4, $5)',
         number,

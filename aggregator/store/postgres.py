@@ -371,7 +371,7 @@ DATABASE_ERRORS: Final = (
 )
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 9_000))
-_LOST: Final = "what is released, charged or folded may not survive the loss of the database's machine or its disk"
+_LOST: Final = "releases, charges and counters may not survive the loss of the database's machine or its disk"
 
 
 async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ships no types

@@ -310,8 +310,8 @@ class SessionDriver:
     def _timeout_error(self, timeout_s: float) -> FlushTimeoutError:
         loss = self._session.last_loss
         last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
-        what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s: they stay in the spool"
-        return FlushTimeoutError(f"{what} and are sent on{last}")
+        what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s: they remain in the spool"
+        return FlushTimeoutError(f"{what}, and sending continues{last}")
 
     def _fail(self, error: Exception) -> None:
         """Ends the session; every add and flush that waits, or comes later, raises the error."""

@@ -39,7 +39,7 @@ def refuse_draws(rows: int, each: int, what: str, *, steps: int = 0) -> None:
     if steps:
         most = min(most, _STEPS_MAX // steps)
     if rows > most:
-        raise PlanError("sketch.rows", rows, f"at most {most} with this {what}: more take over 1 GiB, or minutes")
+        raise PlanError("sketch.rows", rows, f"at most {most} with this {what}: more rows need over 1 GiB, or minutes")
 
 
 #: Families that have a kernel of vectors.

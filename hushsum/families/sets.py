@@ -178,7 +178,7 @@ class Universe:
             raise RecordError(f"{what}: got a matrix of {entries.dtype}, expected real numbers or booleans")
         if not entries.all():
             if what == "queries":
-                expected = "entries other than 0 alone: matrix.eliminate_zeros()"
+                expected = "no zero entries: matrix.eliminate_zeros()"
                 raise RecordError(f"{what}: the CSR matrix stores zeros explicitly, expected {expected}")
             ids = np.where(entries == 0, _OUTSIDE, ids.astype(np.int64))  # their rows drop alone
         return starts, ids

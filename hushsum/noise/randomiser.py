@@ -67,7 +67,7 @@ def _k_rr(ratio: Fraction, inputs: int, field: int | None) -> KRR:
 
 def _projective(ratio: Fraction, inputs: int, field: int | None) -> Projective:
     if field is None:
-        raise ValueError("a projective response wants the order of its field")
+        raise ValueError("a projective response requires field, a prime")
     return Projective(ratio, inputs, field)
 
 

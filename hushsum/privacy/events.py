@@ -203,7 +203,9 @@ class Event:
             raise PlanError("event.scale", self.scale, "an exact number above 0")
         check(self.sensitivity)
         if self.shares is not None and self.mechanism == REPORT_NOISY_MAX:
-            raise PlanError("event.shares", self.shares, f"None with {REPORT_NOISY_MAX}, whose noise is drawn whole")
+            raise PlanError(
+                "event.shares", self.shares, f"None with {REPORT_NOISY_MAX}, because its noise is not drawn in shares"
+            )
         if self.mechanism == DISCRETE_GAUSSIAN:
             if self.epsilon != 0:
                 raise GuaranteeError(f"discrete Gaussian noise supports no pure epsilon, got {real_text(self.epsilon)}")
@@ -335,18 +337,20 @@ class Spend:
         if self.window is not None and (type(self.window) is not int or abs(self.window) > INTEGER_LIMIT):
             raise PlanError("spend.window", self.window, "an integer")
         if type(self.events) is not tuple or (not self.events and self.kind != TUMBLING):
-            raise PlanError("spend.events", self.events, "a tuple of at least one event, but for a withheld window")
+            raise PlanError("spend.events", self.events, "a tuple of at least one event, unless a window is withheld")
         self._check_events()
 
     def _check_events(self) -> None:
         if self.mode == LOCAL and self.relation == ADD_REMOVE:
-            raise PlanError("spend.mode", self.mode, "'central' with 'add/remove': what devices send is visible")
+            raise PlanError(
+                "spend.mode", self.mode, "'central' with 'add/remove': in mode 'local' participation is visible"
+            )
         in_shares = [getattr(event, "shares", None) is not None for event in self.events]
         if not all(in_shares) if self.mode == SECURE else any(in_shares):
-            raise PlanError("spend.events", self.events, "noise in shares of clients in mode 'secure', and there alone")
+            raise PlanError("spend.events", self.events, "noise in shares of clients if and only if mode is 'secure'")
         for event in self.events:
             if (event.mechanism in RANDOMISERS) != (self.mode == LOCAL and self.relation == REPLACE):
-                expected = "randomised reports under 'replace' in mode 'local', and there alone"
+                expected = "randomised reports if and only if mode is 'local' with 'replace'"
                 raise PlanError("spend.events", event.mechanism, expected)
 
     @cached_property

@@ -45,8 +45,8 @@ _SCHEMA: Final = (
 
 
 _WHAT_NOW: Final = (
-    "earlier releases have spent the rest for good; query a saved release, which costs nothing. "
-    "A separate ledger is for data of other people alone, never for the same people's"
+    "earlier releases have spent the rest permanently; query a saved release, which spends nothing. "
+    "Use a separate ledger only for data of other people, never for the same people"
 )
 
 
@@ -111,7 +111,7 @@ class Ledger:
             limits, spends, spent, left = self.limits, self.events(), self.spent, self.left
         except LedgerError as error:  # closed, or opened by another thread
             closed = "closed" in str(error).lower()
-            state = "closed" if closed else "opened by another thread, which alone can read it"
+            state = "closed" if closed else "opened by another thread, only that thread can read it"
             return pairs_html(f"Ledger {self._path}", [("state", state)])
         if limits is None or left is None:
             return pairs_html(f"Ledger {self._path}", [("spent", "nothing; no limits are fixed yet")])

@@ -62,8 +62,8 @@ def verify_randomiser(mechanism: Mechanism, reports: Reports, claim: Claim) -> N
         came, each = real_text(mechanism.scale), numeral(claim.report_epsilon, up=False)
         raise GuaranteeError(
             f"{mechanism.name} of likelihood ratio {came} does not support epsilon {numeral(claim.epsilon, up=False)} "
-            f"of unit {claim.unit!r}: its reports in a window compose, at most {claim.records}, so that each may "
-            f"take epsilon {each}: {needed} (e^{each}, rounded down), got {came}"
+            f"of unit {claim.unit!r}: its reports in a window compose, at most {claim.records}, so each may have "
+            f"epsilon {each}: {needed} (e^{each}, rounded down), got {came}"
         )
 
 

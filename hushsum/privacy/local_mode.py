@@ -128,8 +128,8 @@ class LocalMode:
             raise PlanError("privacy.local.shuffle_min", self.shuffle_min, f"an integer from 0 to {SHUFFLE_MAX}")
         if self.memoise and self.shuffle_min:
             expected = (
-                "false with shuffle_min above 0: whoever sees the same report twice tells it from all others, so that "
-                "nothing is amplified; leave one of the two out"
+                "false with shuffle_min above 0: a repeated report can be distinguished from all others, so shuffling "
+                "does not amplify; remove one of the two"
             )
             raise PlanError("privacy.local.memoise", "true", expected)
 
@@ -205,8 +205,8 @@ def _randomisers(space: ReportSpace) -> tuple[str, ...]:
         raise PlanError("sketch.family", space.family, expected)
     if space.classes and ONE_BIT in randomisers:
         expected = (
-            f"none with reports of family {space.family!r}, whose one bit has no room for a label; family 'hashed' "
-            "has, or privacy.local.form = 'silo'"
+            f"none with reports of family {space.family!r}, because one bit cannot contain a label; use family "
+            "'hashed', or privacy.local.form = 'silo'"
         )
         raise PlanError("record.classes", f"{space.classes} classes", expected)
     return randomisers

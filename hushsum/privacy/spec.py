@@ -145,7 +145,7 @@ class PrivacySpec:
             return
         needed = loss.cost(self.total_delta)
         assert needed is not None, "total_delta is at least delta, which is above 0 where it is needed"
-        expected = f"at least {real_text(round_up(needed.epsilon))}, what the ledger charges for the first release"
+        expected = f"at least {real_text(round_up(needed.epsilon))}, the charge of the first release"
         raise PlanError(key, real_text(self.total_epsilon), expected)
 
     @property
@@ -287,12 +287,12 @@ _DELTA: Final = "a number from 0 to below 1"
 _SHARE: Final = "a number above 0 and below 1"
 _SHARE_DEFAULT: Final = "0.05"
 _REMOVED: Final = (
-    "'protected': 'public' was removed. To hold windows of few clients back, set window.min_clients, whose test is "
-    "noised; to protect all records of a client, whether it takes part included, set unit 'client'"
+    "'protected': 'public' was removed. To withhold windows with few clients, set window.min_clients, a test with "
+    "noise; to protect all records of a client and its participation, set unit 'client'"
 )
 _VISIBLE: Final = {
-    SECURE: "nothing: in mode 'secure' it is always visible who takes part",
-    LOCAL: "nothing: in mode 'local' it is always visible that something was sent",
+    SECURE: "no value: in mode 'secure' participation is always visible",
+    LOCAL: "no value: in mode 'local' participation is always visible",
 }
 
 
@@ -303,7 +303,7 @@ def delta_of(table: Table, key: str, local: LocalMode | None = None) -> Fraction
         raise PlanError(table.name(key), real_text(delta), _DELTA)
     if local is not None and local.reports and (delta > 0) != (local.shuffle_min > 0):
         expected = (
-            "0: reports are pure; a delta belongs to what a shuffler amplifies (privacy.local.shuffle_min above 0)"
+            "0: reports are pure; a delta requires amplification by a shuffler (privacy.local.shuffle_min above 0)"
         )
         if not delta:
             expected = "above 0 with privacy.local.shuffle_min: at this delta the shuffled reports are amplified"
@@ -378,7 +378,7 @@ def records_per_client_of(table: Table, unit: str) -> int | None:
     if unit == "client":
         return table.integer("records_per_client", low=1, high=2**31)
     if table.has("records_per_client"):
-        expected = "nothing: it belongs to unit 'client' alone"
+        expected = "no value: only unit 'client' has it"
         raise PlanError(table.name("records_per_client"), table.value("records_per_client"), expected)
     return None
 
@@ -408,7 +408,9 @@ def mechanism_of(table: Table, sensitivity: Sensitivity, claim: Claim) -> Mechan
         verify_shares(mechanism, claim)
     except GuaranteeError as error:
         came_shares = mechanism.honest_survivors or Missing.MISSING
-        raise PlanError(written.name("honest_survivors"), came_shares, f"as mode and cohort say ({error})") from error
+        raise PlanError(
+            written.name("honest_survivors"), came_shares, f"the value that follows from mode and cohort ({error})"
+        ) from error
     try:
         verify_counters(mechanism, sensitivity, claim)
         if mechanism.field is not None:

@@ -105,9 +105,8 @@ def refuse_drawn_by_clients(plan: Promising) -> None:
     privacy = plan.privacy
     if privacy.cohort is not None:
         raise GuaranteeError(
-            f"plan {plan.name!r} is of mode 'secure': its noise is drawn by clients, in shares, before anybody sees a "
-            "sum; exact counters in one place are what it rules out (for a release of them, make a plan of mode "
-            "'central')"
+            f"plan {plan.name!r} is of mode 'secure': its clients draw the noise in shares, and nobody has exact "
+            "counters; to release exact counters, make a plan of mode 'central'"
         )
     if privacy.local is None:
         return
@@ -116,8 +115,8 @@ def refuse_drawn_by_clients(plan: Promising) -> None:
     else:
         how, of = "each client noises all its counters before it sends them", "hushsum.releases.of_silos"
     raise GuaranteeError(
-        f"plan {plan.name!r} is of mode 'local': {how}; exact counters in one place are what it rules out (for a "
-        f"release of what clients sent, {of}; for one of exact counters, make a plan of mode 'central')"
+        f"plan {plan.name!r} is of mode 'local': {how}, and nobody has exact counters; to release what clients sent, "
+        f"use {of}; to release exact counters, make a plan of mode 'central'"
     )
 
 

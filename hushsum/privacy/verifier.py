@@ -52,9 +52,9 @@ def verify_shares(mechanism: Mechanism, claim: Claim) -> None:
         return
     if h is None:
         raise GuaranteeError(f"noise in shares of {came} clients is only for mode 'secure'")
-    got = "noise that is drawn whole" if came is None else f"shares of which {came} are the whole noise"
+    got = "noise that is not drawn in shares" if came is None else f"shares of which {came} are the whole noise"
     raise GuaranteeError(
-        f"of this cohort {h} honest clients are sure to survive: it needs honest_survivors = {h}, so that their shares "
+        f"at least {h} honest clients of this cohort survive: it needs honest_survivors = {h}, so that their shares "
         f"are the whole noise; got {got}"
     )
 
@@ -198,6 +198,6 @@ def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Clai
 def _counters(claim: Claim) -> str:
     delta = f", delta {numeral(claim.noise_delta, up=False)}" if claim.delta else ""
     if claim.delta and claim.failure:
-        delta += f" (what a failure of the protocol leaves of {numeral(claim.delta, up=False)})"
-    share = " (what the test of the number of clients leaves)" if claim.clients_share else ""
+        delta += f" ({numeral(claim.delta, up=False)} less the part for failures of the protocol)"
+    share = " (without the share of the test of the number of clients)" if claim.clients_share else ""
     return f"epsilon {numeral(claim.counters_epsilon, up=False)}{share}{delta} of unit {claim.unit!r}"

@@ -265,7 +265,7 @@ class ClientRound:
         assert self._graph is not None, "the graph is drawn"
         survivors = flags_of(body, len(self._members))
         if not survivors[self._members.index[self._client_id]]:
-            raise SecureSumError("survivors without this client: the round goes on without it")
+            raise SecureSumError("this client is not among the survivors: the round continues without it")
         self._graph.check_survivors(self._parameters, survivors)
         self._survivors = body
         return [self._send(Kind.CONSENT, self._key.sign(*self._consented()))]

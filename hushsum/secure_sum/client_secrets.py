@@ -57,7 +57,7 @@ class ClientSecrets:
             if values.dtype != np.int64 or values.shape != shape:
                 raise ValueError(f"{what}: {values.dtype} {values.shape}, expected int64 {shape}")
             if largest is not None and (int(values.max()) > largest or int(values.min()) < -largest):
-                raise ValueError(f"{what} beyond {largest}, which the plan allows no client")
+                raise ValueError(f"{what} exceed {largest}, the largest value of a client under this plan")
         self._parameters = parameters
         self._client_id = client_id
         self._counters, self._counts = counters, counts

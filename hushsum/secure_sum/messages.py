@@ -165,11 +165,11 @@ def read_member(data: bytes, at: int) -> tuple[str, Keys, int]:
     split = start + int.from_bytes(data[at:start], "big")
     end = split + KEYS_BYTES
     if not start < split <= start + ID_BYTES_MAX or end > len(data):
-        raise SecureSumError("a member that is cut, or whose id has not 1 to 512 bytes")
+        raise SecureSumError("a truncated member, or one with an id that is not 1 to 512 bytes")
     try:
         client_id = data[start:split].decode()
     except UnicodeDecodeError as error:
-        raise SecureSumError("a member whose id is not UTF-8") from error
+        raise SecureSumError("a member with an id that is not UTF-8") from error
     fields = (data[at : at + HASH_BYTES] for at in range(split, end, HASH_BYTES))
     return client_id, Keys(*fields), end
 

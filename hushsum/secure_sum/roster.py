@@ -66,9 +66,9 @@ class Roster:
         if at != len(body):
             raise SecureSumError(f"a roster of {len(body)} bytes, expected {at}")
         if not all(one < other for one, other in pairwise(client_id.encode() for client_id in ids)):
-            raise SecureSumError("a roster whose ids do not rise")
+            raise SecureSumError("a roster with ids that are not in ascending order")
         if len({key for of_member in keys for key in of_member}) != 4 * count:
-            raise SecureSumError("a roster in which a key or a commitment stands twice")
+            raise SecureSumError("a roster with the same key or commitment twice")
         if directory is not None:
             for client_id, of_member in zip(ids, keys, strict=True):
                 vouched_key(directory, client_id, of_member.identity)
@@ -117,7 +117,9 @@ class NeighbourGraph:
         alive, reach = int(survivors.sum()), parameters.degree // 2
         if alive - parameters.corrupt < parameters.honest:
             expected = parameters.honest + parameters.corrupt
-            raise SecureSumError(f"{alive} survivors, expected {expected}: too few honest ones are sure to be there")
+            raise SecureSumError(
+                f"{alive} survivors, expected {expected} or more: too few of them are certainly honest"
+            )
         if parameters.window_survivors == 0 or parameters.degree >= len(survivors) - 1:
             return
         along = survivors[self.places].astype(np.int64)

@@ -141,7 +141,7 @@ class ServerRound:
     def _on_message(self, client_id: str, data: bytes) -> None:
         kind, body = messages.unpack(self._parameters, data)
         if client_id not in self._owing or ASKED.get(self._at[client_id]) is not kind:
-            raise SecureSumError(f"a message {kind.name} of a client that is not asked for it")
+            raise SecureSumError(f"an unexpected message {kind.name} of a client")
         self._members.take(kind, client_id, body)
         self._owing.discard(client_id)
         if kind is Kind.CONSENT and self.step is Step.UNMASK:  # it has been told the quorum that others made
@@ -149,7 +149,7 @@ class ServerRound:
 
     def _on_vector(self, client_id: str, data: bytes) -> None:
         if self._at[client_id] is not Step.UPLOAD or client_id not in self._owing:
-            raise SecureSumError("a vector of a client that is not asked for it")
+            raise SecureSumError("an unexpected vector of a client")
         vector = self._parameters.words.unpack(data)
         if self._sum is None:
             self._sum = vector
@@ -178,7 +178,7 @@ class ServerRound:
             self._fail(f"a client was lost before all had answered: {self.step.value}")
             return
         if self.step is Step.UNMASK and not self._members.may_unmask(self._owing):
-            self._fail("too few are left to reveal their shares")
+            self._fail("too few clients are left to reveal their shares")
             return
         if client_id in self._queue:
             self._queue.remove(client_id)
@@ -259,7 +259,7 @@ class ServerRound:
 
     def _need(self, there: int, needed: int, what: str) -> bool:
         if there < needed:
-            self._fail(f"{there} {what} are left, and {needed} are needed")
+            self._fail(f"{there} {what} are left, expected at least {needed}")
         return there >= needed
 
     def _fail(self, reason: str) -> None:

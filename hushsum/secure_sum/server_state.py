@@ -94,7 +94,7 @@ class Assembly:
             raise SecureSumError("an advertisement that its client has not signed")
         refuse_unsound(keys)
         if len({*keys}) < len(keys) or not self._keys.isdisjoint(keys):
-            raise SecureSumError("an advertisement with a key that is there already")
+            raise SecureSumError("an advertisement with a key that is already used")
         self._keys.update(keys)
         self._advertised[client_id] = advertisement
 

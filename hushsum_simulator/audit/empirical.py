@@ -165,7 +165,7 @@ def shares_check(plan: Plan, draws: int) -> Check:
     name, share, number = plan.privacy.mechanism.name, plan.privacy.mechanism.share(), honest_shares(plan)
     chances = sum_law(name, share, number, max(8, int(20 * share.std * math.sqrt(number))))
     drawn = share.sample(number * draws, OsEntropy()).reshape(number, draws).sum(axis=0)
-    return noise_fit(f"{number} shares of {name} noise sum to what is stated", [drawn], chances.tolist())
+    return noise_fit(f"{number} shares of {name} noise have the stated sum", [drawn], chances.tolist())
 
 
 def selection_check(epsilon: Fraction, runs: int) -> Check:
@@ -269,9 +269,9 @@ def source_checks(program: Sequence[str] = PROGRAM) -> list[Check]:
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=_WAIT_S)
     here, elsewhere = drawn(), done.stdout.split()
     return [
-        _distinct("releases of one process have noise of their own", here),
-        _distinct("so has a process that was forked between two releases", elsewhere),
-        _distinct("and so has every process, for the same plan and window", [*here, *elsewhere]),
+        _distinct("releases of one process have different noise", here),
+        _distinct("also in a process that was forked between two releases", elsewhere),
+        _distinct("also in different processes, for the same plan and window", [*here, *elsewhere]),
     ]
 
 

@@ -228,7 +228,7 @@ def _size_check(plan: Plan, laws: Sequence[Sequence[Fraction]]) -> Check:
     ratio = plan.privacy.mechanism.scale
     most = max(max(each) / min(each) for each in zip(*laws, strict=True))
     holds = most == ratio and all(sum(law) == 1 for law in laws) and math.log(ratio) <= plan.privacy.epsilon
-    what = f"{len(laws)} laws of {len(laws[0])} {plan.privacy.mechanism.name} outputs keep to their ratio"
+    what = f"{len(laws)} distributions of {len(laws[0])} {plan.privacy.mechanism.name} outputs have the stated ratio"
     return Check(what, holds, f"{float(most):.6g} of {float(ratio):.6g}")
 
 

@@ -159,7 +159,7 @@ def print_report(report: Report) -> None:
     for row in report.rows:
         table.add_row(*_cells(row), style=None if row.holds else "red")
     console.print(table)
-    others = Table(box=box.SIMPLE_HEAD, title="What no ε expresses", title_style="bold", padding=(0, 1, 0, 0))
+    others = Table(box=box.SIMPLE_HEAD, title="Checks without an ε", title_style="bold", padding=(0, 1, 0, 0))
     for name in ("what", "found"):
         others.add_column(name, overflow="fold")
     for check in report.checks:
@@ -170,7 +170,7 @@ def print_report(report: Report) -> None:
         f"above the true ε with probability {ERROR:g} at most. {report.seconds:.0f} s."
     )
     if not report.violations():
-        console.print("[green]Nothing that was found is above what is claimed.[/green]")
+        console.print("[green]No finding is above its claim.[/green]")
 
 
 def _cells(row: AuditRow) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ class Delivery:
             what = f"{killed_with} {self._fleet.messages}"
             self._progress.step(f"killed the {self._service.name}: {what} were durable and not acknowledged")
             self._proxy.aim(self._service.address)
-            self._progress.step("restarted it; the clients resend what was not acknowledged")
+            self._progress.step("restarted it; the clients resend all unacknowledged messages")
             while not work.done():
                 self._check()
                 await asyncio.wait([work], timeout=_SHOW_S)

@@ -57,7 +57,7 @@ from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 
 _ROUNDING: Final = 1e-5  # both are reported in six digits
 _ERROR_MAX: Final = 6.0  # times what was expected: errors at queries near each other are correlated
-_COPIES: Final = "copies of what was durable before the kill"
+_COPIES: Final = "copies of messages that were durable before the kill"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class LocalSummary(NoisedSummary):
     @property
     @override
     def title(self) -> str:
-        return "Records that nobody saw"
+        return "Records that stay on their devices"
 
     @property
     @override
@@ -202,7 +202,7 @@ class LocalSummary(NoisedSummary):
             ("  lost", f"{self.reports_lost:,}", ""),
             ("  double counted", f"{self.reports_doubled:,}", ""),
             ("batches sent", f"{self.deltas_sent:,}", "each with a random id and without a name"),
-            ("  sent again", f"{self.deltas_resent:,}", "after the kill, for want of an answer"),
+            ("  sent again", f"{self.deltas_resent:,}", "after the kill, because no answer had arrived"),
             *self._restart_rows(),
             ("bytes per record", f"{self.bytes_per_record:.2f}", "packed, with batches' headers and resends"),
             ("  of a report", f"{self.report_bytes}", f"a report alone; the limit is {self.report_bytes_max}"),
@@ -228,7 +228,7 @@ class LocalSummary(NoisedSummary):
         killed = f"SIGKILL; durable submissions without an acknowledgement: {self.unacknowledged_at_kill}"
         average = self.deltas_sent and f"{self.records / self.deltas_sent:,.0f} records each, on average"
         records = self.dropped or f"only in the spools of {self.clients:,} clients"
-        names = "in the service's files: who takes part is not hidden, and each submits once"
+        names = "in the service's files: participation is not hidden, and each client submits once"
         return [
             ("records", f"{self.records:,}", records),
             ("submissions sent", f"{self.deltas_sent:,}", f"noised sums, {self.sketch}; of {average}"),
@@ -241,7 +241,7 @@ class LocalSummary(NoisedSummary):
             ("  acknowledged", f"{self.submissions_acknowledged:,}", f"the release has {self.submissions_released}"),
             ("  lost", f"{self.deltas_lost:,}", ""),
             ("  double counted", f"{self.deltas_double_counted:,}", ""),
-            ("bytes per client", f"{self.submission_bytes:,}", "a noised sum, whatever the client holds"),
+            ("bytes per client", f"{self.submission_bytes:,}", "a noised sum, with any number of records"),
             ("bytes per record", f"{self.bytes_per_record:,.0f}", "resends too"),
             ("restarts", f"{self.restarts}", killed),
             ("seconds", f"{self.seconds:.1f}", ""),
@@ -284,12 +284,12 @@ class Local(Mode):
         if sizes is None:
             size = math.prod(plan.counters_shape)
             self.progress.step(
-                f"{size:,} counters, each with noise of its own on every client: {plan.words.bytes:,} bytes from each"
+                f"{size:,} counters, each with separate noise on every client: {plan.words.bytes:,} bytes from each"
             )
             return
         self.progress.step(
             f"{_shape(plan)}; a record becomes one of {sizes.rows * sizes.outputs:,} values, in {sizes.width} bytes, "
-            f"none more than {float(mechanism.scale):.6g} times as likely as for another record ({mechanism.name})"
+            f"each at most {float(mechanism.scale):.6g} times as likely as for another record ({mechanism.name})"
         )
         if local is not None and local.shuffle_min:
             self.progress.step(

@@ -121,5 +121,5 @@ def require_one_window(plan: Plan, now_ms: int) -> None:
     if len(windows) > 1:
         raise JourneyError(
             f"windows {min(windows)} and {max(windows)} are open in the next {_RUN_MS // 60_000} minutes, and "
-            "clients participate in all open windows: try again later, or with a plan of longer windows"
+            "clients participate in all open windows: try again later, or use a plan with longer windows"
         )

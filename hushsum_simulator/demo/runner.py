@@ -48,7 +48,7 @@ class Central(Mode):
             # The release erases the exact counters.
             folded = await asyncio.to_thread(read_sealed, server.data / "store.db", plan, window)
             if folded is None:
-                raise JourneyError(f"window {window} is sealed, and the store holds no sum of it")
+                raise JourneyError(f"window {window} is sealed, but the store contains no sum of it")
             verdicts = await server.verdicts(plan)
             withheld = "too few clients by the plan's test"
             released, release = await release_window(window, server.address, progress, withheld=withheld)

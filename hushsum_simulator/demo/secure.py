@@ -113,7 +113,7 @@ class SecureSummary(NoisedSummary):
                 f"{self.submissions_lost}",
                 "spent, but in no sum: disconnected before the whole vector had arrived",
             ),
-            ("  asked afterwards", f"{self.submissions_asked}", "of both: dropped out before they had an answer"),
+            ("  asked later", f"{self.submissions_asked}", "of both: dropped out before an answer arrived"),
             ("  never spent", f"{self.clients_unspent}", "dropped out before their vector, or in no cohort"),
             ("rounds aborted", f"{self.rounds_aborted}", aborted),
             ("bytes per client", f"{self.upload_bytes_per_client:,.0f}", "sent: messages and masked vector"),
@@ -127,9 +127,9 @@ class SecureSummary(NoisedSummary):
         ]
 
     def _central_rows(self) -> list[Row]:
-        """The same records, had one trusted server summed them and drawn the noise."""
+        """The same records, with one trusted server that adds them and draws the noise."""
         ratio = error_ratio(self, self.central_relative_error)
-        beside = "" if ratio is None else f"this release errs × {ratio:.2f} as much"
+        beside = "" if ratio is None else f"the error of this release is {ratio:.2f} × as large"
         noise = self.noise_std_error / self.central_noise_std_error if self.central_noise_std_error else 1.0
         why = "every cohort has the whole noise, and some excess" if self.cohorts > 1 else "there is excess noise"
         return [
@@ -363,7 +363,7 @@ class Secure(Mode):
         )
         self.progress.step(
             f"{math.prod(self.plan.counters_shape):,} counters as words of {words.bits} bits: {words.bytes:,} bytes "
-            "from each client (central mode's own plan has a million counters: here every client masks and sends them "
+            "from each client (the plan of mode central has a million counters: here every client masks and sends them "
             "all)"
         )
 

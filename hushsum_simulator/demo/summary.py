@@ -136,8 +136,12 @@ class Summary:
         return [
             ("records", f"{self.records:,}", self.dropped),
             ("deltas sent", f"{self.deltas_sent:,}", f"by {self.clients:,} clients"),
-            ("  sent again", f"{self.deltas_resent:,}", "after the kill, for want of an answer"),
-            ("  duplicates dropped", f"{self.duplicates_dropped:,}", "copies of what was durable before the kill"),
+            ("  sent again", f"{self.deltas_resent:,}", "after the kill, because no answer had arrived"),
+            (
+                "  duplicates dropped",
+                f"{self.duplicates_dropped:,}",
+                "copies of deltas that were durable before the kill",
+            ),
             ("  counted", f"{self.deltas_counted:,}", "by id"),
             ("  lost", f"{self.deltas_lost:,}", ""),
             ("  double counted", f"{self.deltas_double_counted:,}", ""),
@@ -164,7 +168,7 @@ class Summary:
         return [
             ("mean relative error", percent(self.mean_relative_error), queries),
             ("expected error", *expected),
-            ("noise of an answer", f"± {self.noise_std_error:,.1f}", f"records, from {promise} alone"),
+            ("noise of an answer", f"± {self.noise_std_error:,.1f}", f"records, only from {promise}"),
         ]
 
     def ledger_rows(self) -> list[Row]:
@@ -182,7 +186,7 @@ class Summary:
         needed = self.clients * noise / _TEN_PERCENT
         digits = 10 ** max(0, len(f"{needed:.0f}") - 2)
         rounded = -(-needed // digits) * digits
-        remark = "the noise of unit record, for at most so many records of each client"
+        remark = "the noise of unit record, for at most that many records of each client"
         return [
             ("price of unit client", f"× {bound}", remark),
             ("  noise/mean answer", f"{100 * noise:,.0f} %", f"10 % needs about {rounded:,.0f} clients like these"),
@@ -260,8 +264,8 @@ def error_ratio(summary: Summary, central_relative_error: float | None) -> float
 def residual_checks(residual: Residual, vector: str) -> list[Check]:
     """A release less the exact sum is noise alone; ``vector`` is what a client has submitted."""
     beyond = f"more than {LIMIT:g} standard errors"
-    variance = f"the noise's variance is {residual.noise_variance_ratio:.4f} of what it should be, {beyond} from it"
-    changed = f"a client's {vector} was lost, counted twice or changed: {beyond} of it are left beside the noise"
+    variance = f"the variance of the noise is {residual.noise_variance_ratio:.4f} × the stated one, {beyond} away"
+    changed = f"a client's {vector} was lost, counted twice or changed: {beyond} of it remain beside the noise"
     return [
         (abs(residual.noise_variance_z) <= LIMIT, variance),
         (abs(residual.noise_mean_z) <= LIMIT, f"the noise's mean is {beyond} from 0"),
@@ -272,8 +276,8 @@ def residual_checks(residual: Residual, vector: str) -> list[Check]:
 def residual_rows(residual: Residual, noise: str, vectors: str) -> list[Row]:
     """The rows of :func:`residual_checks`; ``noise`` and ``vectors`` name what they are about."""
     return [
-        ("release − exact sum", percent(residual.noise_variance_ratio), f"of the variance that {noise} should have"),
+        ("release − exact sum", percent(residual.noise_variance_ratio), f"of the stated variance of {noise}"),
         ("  in std errors", f"{abs(residual.noise_variance_z):.1f}", "from 100 %; above 6 something is wrong"),
         ("  its mean", f"{abs(residual.noise_mean_z):.1f}", "standard errors from 0"),
-        ("  of one client", f"{abs(residual.client_z):.1f}", f"the most left of any of {vectors}, likewise"),
+        ("  of one client", f"{abs(residual.client_z):.1f}", f"the largest remainder of any of {vectors}"),
     ]

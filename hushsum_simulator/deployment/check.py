@@ -138,35 +138,35 @@ class DeploymentSummary:
         total, what = self.total, self.what
         least, most = self._expected_spend()
         checks = [
-            (total.sent > 0, f"no {what} were sent: nothing was put to the test"),
+            (total.sent > 0, f"no {what} were sent: nothing was tested"),
             (
                 self.records_added == self.records,
                 f"{self.records_added:,} records were added, expected each of {self.records:,} once",
             ),
-            (total.lost == 0, f"{total.lost} {what} were lost: in no release, and no client was told so"),
-            (total.doubled == 0, f"{total.doubled} {what} were counted twice, or are of nobody"),
+            (total.lost == 0, f"{total.lost} {what} were lost: they are in no release, and no client was informed"),
+            (total.doubled == 0, f"{total.doubled} {what} were counted twice, or belong to no client"),
             (total.wrong == 0, f"{total.wrong} {what} were counted in another window than they were sent for"),
             (self.unanswered == 0, f"{self.unanswered} {what} have no answer"),
             (
                 self.reports_counted == self.reports_sent,
-                f"the releases hold {self.reports_counted:,} reports, and {self.reports_sent:,} were sent",
+                f"the releases contain {self.reports_counted:,} reports, but {self.reports_sent:,} were sent",
             ),
             # Windows stay open longer than any outage of a demo; but a round of a secure sum may end with its gateway.
             (
                 total.dropped == 0 or what == SUBMISSIONS,
-                f"{total.dropped} {what} were told late, or refused: expected none, a window is open for long enough",
+                f"{total.dropped} {what} were late or refused, expected none: windows are open for long enough",
             ),
             (
                 2 * total.counted >= total.sent or what != SUBMISSIONS,
-                f"{total.counted} of {total.sent} {what} are in a sum, expected half of them at least",
+                f"{total.counted} of {total.sent} {what} are in a sum, expected at least half of them",
             ),
             (
                 self.accounts_wrong == 0,
-                f"{self.accounts_wrong} clients have spent other submissions than were counted and lost",
+                f"{self.accounts_wrong} clients have charged other submissions than the counted and lost ones",
             ),
             (
                 least - _SPEND_ROUNDING <= self.epsilon_spent <= most + _SPEND_ROUNDING,
-                f"the ledger says that ε = {self.epsilon_spent:g} is spent, expected {least:g} to {most:g}",
+                f"the ledger states that ε = {self.epsilon_spent:g} is spent, expected {least:g} to {most:g}",
             ),
         ]
         return [sentence for holds, sentence in checks if not holds] + self._of_windows()
@@ -184,7 +184,7 @@ class DeploymentSummary:
         for each in self.windows:
             if each.filled and not each.released and each.tally.sent:
                 sentences.append(
-                    f"window {each.window} is withheld, and {each.tally.sent} {self.what} were sent for it"
+                    f"window {each.window} is withheld, although {each.tally.sent} {self.what} were sent for it"
                 )
             if each.filled and each.tally.sent and not each.tally.counted:
                 sentences.append(f"window {each.window} counts none of {each.tally.sent} {self.what}")
@@ -192,7 +192,7 @@ class DeploymentSummary:
             error, expected = each.mean_relative_error, each.expected_relative_error
             if error is not None and expected is not None and error > _ERROR_MAX * expected:
                 sentences.append(
-                    f"answers of window {each.window} err by {error:.3g}, and say themselves that it is {expected:.3g}"
+                    f"answers of window {each.window} have an error of {error:.3g}, and state {expected:.3g}"
                 )
         return sentences
 
@@ -209,28 +209,34 @@ def print_summary(summary: DeploymentSummary) -> None:
     for each in summary.windows:
         console.print(f"  {_line(summary, each)}", markup=False)
     if not summary.violations():
-        console.print("[green]Nothing was lost, nothing was counted twice, and all is in its own window.[/green]")
+        console.print("[green]Nothing was lost or counted twice, and everything is in its window.[/green]")
 
 
 def _rows(summary: DeploymentSummary) -> list[Row]:
     total, what = summary.total, summary.what
     rows = [
         ("records", f"{summary.records_added:,}", f"of {summary.clients:,} clients, started {summary.lives:,} times"),
-        (f"{what} sent", f"{total.sent:,}", f"and {summary.resent:,} again, for want of an answer"),
+        (f"{what} sent", f"{total.sent:,}", f"and {summary.resent:,} again, because no answer had arrived"),
         ("  counted", f"{total.counted:,}", ""),
         ("  lost", f"{total.lost:,}", ""),
         ("  double counted", f"{total.doubled:,}", ""),
         ("  in a wrong window", f"{total.wrong:,}", ""),
     ]
     if what == SUBMISSIONS:
-        rows.append(("  untold", f"{total.untold:,}", "spent, and nobody says what became of them"))
+        rows.append(("  unknown", f"{total.untold:,}", "charged, with no known result"))
         rows.append(
-            ("  spent, in no sum", f"{total.dropped:,}", "of rounds that ended with their gateway, or without them")
+            (
+                "  spent, in no sum",
+                f"{total.dropped:,}",
+                "of rounds that ended with their gateway, or without these clients",
+            )
         )
         rows.append(("records left out", f"{summary.records_left_out:,}", "never sent: their clients were in no round"))
     else:
-        rows.append(("  told late", f"{total.dropped:,}", "or refused: their clients know"))
-        rows.append(("  duplicates dropped", f"{summary.duplicates:,}", "copies of what was durable before a kill"))
+        rows.append(("  late", f"{total.dropped:,}", "or refused: their clients are informed"))
+        rows.append(
+            ("  duplicates dropped", f"{summary.duplicates:,}", "copies of deltas that were durable before a kill")
+        )
     if summary.reports_sent:
         rows.append(("reports", f"{summary.reports_counted:,}", f"in the releases, of {summary.reports_sent:,} sent"))
     return [
@@ -244,7 +250,7 @@ def _rows(summary: DeploymentSummary) -> list[Row]:
 
 
 def _line(summary: DeploymentSummary, window: WindowSummary) -> str:
-    dropped = "spent, in no sum" if summary.what == SUBMISSIONS else "told late"
+    dropped = "spent, in no sum" if summary.what == SUBMISSIONS else "late"
     outcome = "released" if window.released else "withheld"
     if window.released and window.mean_relative_error is not None:
         error, expected = window.mean_relative_error, window.expected_relative_error
@@ -291,7 +297,7 @@ def count_fault(release: Release, contents: Contents) -> str:
     found, least, most = release.count, contents.least, contents.most
     expected = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     if release.plan.privacy.reports is not None:
-        return "" if least <= found <= most else f"holds {found:,.0f} reports, expected {expected}"
+        return "" if least <= found <= most else f"contains {found:,.0f} reports, expected {expected}"
     error = query.count_std_error(release.plan, submissions=release.submissions)
     is_laplace = release.plan.privacy.mechanism.name == DISCRETE_LAPLACE
     allowed = (_LAPLACE_MAX if is_laplace else _NORMAL_MAX) * error + _ROUNDING
@@ -316,11 +322,11 @@ def counter_faults(release: Release, inside: Material) -> list[str]:
     if length > 0:
         multiple, error = 1 + float(noise @ truth) / length, math.sqrt(variance / length)
         if abs(multiple - 1) > _NORMAL_MAX * error + _ROUNDING:
-            faults.append(f"holds {multiple:.3g} ± {error:.2g} times the records that were counted, expected 1")
+            faults.append(f"contains {multiple:.3g} ± {error:.2g} times the counted records, expected 1")
     if variance > 0 and noise.size >= _COUNTERS_MIN:
         ratio, error = float(noise @ noise) / (noise.size * variance), math.sqrt(_SQUARES_VARIANCE / noise.size)
         if abs(ratio - 1) > _NORMAL_MAX * error:
-            faults.append(f"errs by {ratio:.3g} ± {error:.2g} times the variance of its plan's noise, expected 1")
+            faults.append(f"has {ratio:.3g} ± {error:.2g} times the variance of its plan's noise, expected 1")
     return faults
 
 

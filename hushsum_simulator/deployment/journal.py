@@ -113,7 +113,7 @@ class FleetJournal:
             accounts = {name: _account(fields) for name, fields in read.pop("accounts").items()}
             return cls(**read, accounts=accounts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise JourneyError(f"{path}: not what {_PROGRAM} writes: {error!r}") from error
+            raise JourneyError(f"{path}: not a file of {_PROGRAM}: {error!r}") from error
 
 
 def _account_fields(account: Account) -> dict[str, object]:

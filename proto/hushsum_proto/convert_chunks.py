@@ -29,5 +29,5 @@ def delta_chunk_from_wire(message: pb.DeltaChunk) -> DeltaChunk:
         if message.size < len(message.data):
             raise MalformedMessageError(f"delta chunk: {len(message.data)} bytes of a delta of {message.size}")
     elif message.plan_id or message.size:
-        raise MalformedMessageError("delta chunk: expected plan and size in the first one alone")
+        raise MalformedMessageError("delta chunk: expected plan and size only in the first chunk")
     return DeltaChunk(message.offset, message.data, message.plan_id, message.size)

@@ -142,5 +142,5 @@ def _check_id(what: str, came: bytes, *, or_none: bool = False) -> None:
 
 def _filled(what: str, came: bytes) -> bytes:
     if not came:
-        raise MalformedMessageError(f"{what}: expected a byte at least, got none")
+        raise MalformedMessageError(f"{what}: expected at least one byte, got none")
     return came

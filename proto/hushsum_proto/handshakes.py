@@ -9,17 +9,17 @@ _UNTRUSTED: Final = ("unable to get", "self signed", "self-signed", "unable to v
 _FLAWS: Final = {
     "certificate has expired": "has expired, by this machine's clock",
     "certificate is not yet valid": "is not valid yet, by this machine's clock",
-    "unsupported certificate purpose": "is not one for servers",
+    "unsupported certificate purpose": "is not a server certificate",
 }
 _MEANINGS: Final = {
-    "Hostname Verification": "the certificate of {target} is not one for {expected}",
-    "is not in peer certificate": "the certificate of {target} is not one for {expected}",
-    "WRONG_VERSION_NUMBER": "{target} does not speak TLS, and this side does",
+    "Hostname Verification": "the certificate of {target} is not valid for {expected}",
+    "is not in peer certificate": "the certificate of {target} is not valid for {expected}",
+    "WRONG_VERSION_NUMBER": "{target} does not use TLS, expected TLS",
     "andshake failed": "TLS with {target} failed: {cause}",
 }
 _CLOSED_TLS: Final = (
-    "{target} has closed the connection while it was being secured: it may ask for a certificate of this side, and "
-    "believe none but its own authority's"
+    "{target} closed the connection during the TLS handshake: it may require a client certificate that its own "
+    "certificate authority has signed"
 )
 _CLOSED: Final = ("Socket closed", "Connection reset", "Broken pipe", "End of TCP stream")
 
@@ -38,12 +38,12 @@ def explanation(details: str, target: str, *, tls: bool, expected: str | None = 
     cause = tried[1]
     closed = any(sign in cause for sign in _CLOSED)
     if not tls:
-        plain = f"{target} has closed the connection at once: it may speak TLS, and this side speaks plaintext"
+        plain = f"{target} closed the connection immediately: it may require TLS, and this connection is unencrypted"
         return plain if closed else None
     if verifying := _VERIFYING.search(cause):
         flaw = verifying[1].strip()
-        untrusted = "is not signed by an authority that is believed here"
-        what = untrusted if flaw.startswith(_UNTRUSTED) else _FLAWS.get(flaw, f"is not believed here: {flaw}")
+        untrusted = "is not signed by a trusted certificate authority"
+        what = untrusted if flaw.startswith(_UNTRUSTED) else _FLAWS.get(flaw, f"is not trusted: {flaw}")
         return f"the certificate of {target} {what}"
     host = "this host" if expected is None else expected
     for sign, meaning in _MEANINGS.items():

@@ -27,7 +27,7 @@ from tests.services import Contributor, RawClient, config_of, service_of
 
 PLAN = small_plan()
 OF_FILES = ["process", "data", "store", "plan", "log", "receipts"]
-NOT_TRIED = "not tried: it needs the plan"
+NOT_TRIED = "not tried: requires the plan"
 
 
 async def checked(config: Config) -> dict[str, str]:

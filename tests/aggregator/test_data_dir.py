@@ -123,7 +123,9 @@ async def test_receipts_on_the_volume_of_the_store_are_warned_of_once(
     write_journal("info", "json", sys.stdout)
     async with service_of(config_of(tmp_path, PLAN, receipts=str(elsewhere / "receipts.jsonl"))):
         pass
-    assert capsys.readouterr().out.count("is on the same volume as the store and would be lost with it") == (not apart)
+    assert capsys.readouterr().out.count("is on the same volume as the store and would be lost with the store") == (
+        not apart
+    )
 
 
 # ---------------------------------------------------------------------------------------- files that are read again

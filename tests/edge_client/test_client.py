@@ -705,7 +705,7 @@ async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_u
     service.answers.clear()
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
-        with pytest.raises(FlushTimeoutError, match=r"1 deltas have no answer after 0.05 s: they stay in the spool"):
+        with pytest.raises(FlushTimeoutError, match=r"1 deltas have no answer after 0.05 s: they remain in the spool"):
             await client.flush(timeout_s=0.05)
         service.answers.set()
         await client.flush()

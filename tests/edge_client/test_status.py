@@ -194,7 +194,7 @@ async def test_a_mistake_in_on_event_is_logged_and_ends_nothing(
         await client.add([1.0, 2.0])
         await client.flush(30)
     assert service.records == 1
-    assert "on_event has raised; the client goes on" in caplog.text
+    assert "on_event raised an error; the client continues" in caplog.text
 
 
 async def test_the_service_in_memory_refuses_an_id_that_comes_with_other_bytes_as_a_service_does(

@@ -50,7 +50,7 @@ def test_a_ledger_is_charged_and_its_limit_holds(frame: pd.DataFrame, tmp_path: 
     assert release(total_epsilon=2).accounted
     assert release(question="histogram").accounted  # under the limit that the first one has fixed
     with pytest.raises(
-        hs.BudgetError, match=r"earlier releases have spent the rest for good; query a saved release, .*ledger\.db"
+        hs.BudgetError, match=r"earlier releases have spent the rest permanently; query a saved release, .*ledger\.db"
     ):
         release()
     with hs.Ledger(path) as ledger:
@@ -78,7 +78,7 @@ def test_a_ledger_that_it_creates_is_named_until_the_release_is_saved(frame: pd.
     first.save(tmp_path / "today.hush")
     for other in (release(), hs.load(tmp_path / "today.hush")):
         assert "mistyped" not in repr(other) + other._repr_html_() + other.statement()
-    with pytest.raises(hs.BudgetError, match="for data of other people alone, never for the same people's"):
+    with pytest.raises(hs.BudgetError, match="only for data of other people, never for the same people"):
         release()
 
 

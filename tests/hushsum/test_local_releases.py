@@ -148,8 +148,8 @@ def test_counts_that_no_reports_give_are_refused() -> None:
     wrapped = counters.copy()
     wrapped[0, :4, 0] = 2**62  # whose sum modulo 2^64 is that of the others
     for wrong, number, expected in (
-        (negative, counts, "came -1 times"),
-        (counters, counts + 1, "counters of 10 reports, where their number is 11"),
+        (negative, counts, "count -1"),
+        (counters, counts + 1, "counters of 10 reports, expected 11"),
         (wrapped, wrapped.sum(axis=(1, 2)), f"counters of {2**64 + 9}"),
     ):
         with pytest.raises(ReleaseError, match=expected):
@@ -161,7 +161,7 @@ def test_counts_that_no_reports_give_are_refused() -> None:
 
 def test_numbers_that_no_silos_give_are_refused() -> None:
     release = silos()
-    for submissions, expected in ((0, "not all zero"), (-1, "expected their number")):
+    for submissions, expected in ((0, "not all zero"), (-1, "expected a window with the number")):
         with pytest.raises(ReleaseError, match=expected):
             of_silos(SILO, release.counters, release.counts, window=4, submissions=submissions)
 

@@ -100,7 +100,7 @@ def test_exact_counters_of_a_secure_plan_are_never_released_here() -> None:
         lambda: spend_of(PLAN, kind="in-process", window=None),
         lambda: spend_of(PLAN, kind="tumbling", window=1, withheld=True),
     ):
-        with pytest.raises(GuaranteeError, match="its noise is drawn by clients"):
+        with pytest.raises(GuaranteeError, match="its clients draw the noise"):
             refused()
 
 

@@ -91,7 +91,7 @@ def test_of_a_public_file_what_is_missing_is_taken_and_both_texts_say_so(hushsum
     assert ended.status == 0, ended.err
     assert "values of data.csv, which --public declares public: bounds of income" in " ".join(ended.out.split())
     text = Path("plan.toml").read_text()
-    assert "which was said to be public" in text
+    assert "which was declared public" in text
     assert '"bounds of income, the number of records, the labels"' in text
     plan = Plan.from_toml("plan.toml")
     values = np.loadtxt(data, delimiter=",", skiprows=1, usecols=1)

@@ -164,7 +164,7 @@ def test_a_check_prints_a_line_for_each_part_and_ends_with_1_where_one_failed(hu
     ended = hushsum(*given, "--plan", str(tmp_path / "nowhere.toml"))
     assert ended.status == 1
     assert f"plan: failed: {tmp_path / 'nowhere.toml'} cannot be read: No such file or directory\n" in ended.out
-    assert "log: failed: not tried: it needs the plan\n" in ended.out
+    assert "log: failed: not tried: requires the plan\n" in ended.out
     ended = hushsum(*given)
     assert (ended.status, ended.out) == (1, "settings: failed: plan: required\n")
 

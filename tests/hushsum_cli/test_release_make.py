@@ -239,7 +239,7 @@ def test_an_output_that_is_a_file_of_the_ledger_is_refused(hushsum: Hushsum, nam
     make = files(small_plan(record=NAMES), ["7,3"])
     Path("link.db").symlink_to("ledger.db")
     ended = hushsum(*make[:6], ledger, "-o", name)
-    assert (ended.status, "is the ledger, or a file that SQLite keeps beside it" in ended.err) == (2, True)
+    assert (ended.status, "is the ledger or one of its SQLite files" in ended.err) == (2, True)
     assert not Path("ledger.db").exists()
 
 

@@ -90,7 +90,7 @@ def test_a_table_that_its_services_could_not_read_any_more_is_not_changed(tokens
     tokens.file.chmod(0o644)
     ended = tokens("revoke", made["id"])
     assert ended.status == 1
-    assert "mode 644, others may read this table; nothing is changed" in ended.err
+    assert "mode 644, the token file is readable by other users; nothing was changed" in ended.err
     assert (tokens.file.read_bytes(), tokens.file.stat().st_mode & 0o777) == (before, 0o644)
     tokens.file.chmod(0o600)
     assert tokens("revoke", made["id"]).status == 0

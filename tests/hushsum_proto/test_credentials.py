@@ -211,23 +211,26 @@ def test_what_is_no_host_gets_no_certificate(site: Certified, host: str) -> None
     (
         (
             f"{VERIFY}: unable to get local issuer certificate: OK",
-            "the certificate of h:1 is not signed by an authority",
+            "the certificate of h:1 is not signed by a trusted certificate authority",
         ),
-        (f"{VERIFY}: self signed certificate in certificate chain: OK", "is not signed by an authority"),
+        (
+            f"{VERIFY}: self signed certificate in certificate chain: OK",
+            "is not signed by a trusted certificate authority",
+        ),
         (f"{VERIFY}: certificate has expired: OK", "the certificate of h:1 has expired"),
         (f"{VERIFY}: certificate is not yet valid: OK", "is not valid yet"),
-        (f"{VERIFY}: unsupported certificate purpose: OK", "is not one for servers"),
-        (f"{VERIFY}: something new: OK", "is not believed here: something new"),
+        (f"{VERIFY}: unsupported certificate purpose: OK", "is not a server certificate"),
+        (f"{VERIFY}: something new: OK", "is not trusted: something new"),
         (
             f"{TRIED}UNKNOWN: ipv4:1: Custom verification check failed with error: Hostname Verification Check failed.",
-            "the certificate of h:1 is not one for this host",
+            "the certificate of h:1 is not valid for this host",
         ),
         (
             f"{FAILED}routines:OPENSSL_internal:WRONG_VERSION_NUMBER: x: OK",
-            "h:1 does not speak TLS, and this side does",
+            "h:1 does not use TLS, expected TLS",
         ),
         (f"{FAILED}routines:OPENSSL_internal:NEW_THING: x: OK", "TLS with h:1 failed: ipv4:127.0.0.1:1: Tls handshake"),
-        (f"{TRIED}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "it may ask for a certificate of this side"),
+        (f"{TRIED}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "it may require a client certificate"),
     ),
     ids=range(10),
 )
@@ -243,4 +246,4 @@ def test_what_is_not_about_tls_stays_as_it_is() -> None:
         assert explanation(details, "h:1", tls=True) is None
         assert explanation(details, "h:1", tls=False) is None
     closed = f"{TRIED}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed"
-    assert "it may speak TLS" in str(explanation(closed, "h:1", tls=False))
+    assert "it may require TLS" in str(explanation(closed, "h:1", tls=False))

@@ -132,7 +132,7 @@ def test_a_cohort_can_lose_what_may_vanish_of_it() -> None:
     (
         (170, 70, 0.0, "the last 30 fill none"),
         (200, 100, 0.4, "--dropout-rate 0.4: cohorts of 100"),
-        (200, 100, 0.3, "ask for fewer dropouts"),
+        (200, 100, 0.3, "lower it, or"),
     ),
     ids=("left over", "half of them", "no quorum"),
 )

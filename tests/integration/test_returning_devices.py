@@ -264,12 +264,12 @@ async def test_a_spool_from_a_copy_counts_nothing_twice_and_says_what_to_do(tmp_
             await client.flush(120)
         async with device.client(service.grpc, copy) as client:
             await client.add([3.0, 3.0])
-            with pytest.raises(NotCountedError, match=r"1 delta refused for id_reused .*copy.*Go on with the spool"):
+            with pytest.raises(NotCountedError, match=r"1 delta refused for id_reused .*copy.*Continue with the spool"):
                 await client.flush(120)
             status = client.status()
         assert (status.acknowledged, status.refused) == (1, {"id_reused": 1})
         (refusal,) = [event for event in device.events if event.kind is EventKind.REFUSED]
-        assert "Go on with the spool" in refusal.detail
+        assert "Continue with the spool" in refusal.detail
         assert_holds(await sealed(service, PLAN, WINDOW), [1.0, 1.0], [2.0, 2.0])
 
 
@@ -284,7 +284,7 @@ async def test_a_silo_from_a_copy_that_submits_a_window_again_is_told_that_it_sp
         async with device.client(service.grpc) as client:
             await client.flush(120)
         async with device.client(service.grpc, copy) as client:
-            with pytest.raises(NotCountedError, match=r"id_reused .*copy.*Go on with the spool"):
+            with pytest.raises(NotCountedError, match=r"id_reused .*copy.*Continue with the spool"):
                 await client.flush(120)
             status = client.status()
         assert (status.submissions_counted, status.submissions_lost) == (0, 1)

@@ -105,18 +105,18 @@ async def test_what_goes_wrong_with_the_servers_certificate_is_told_in_plain_wor
     async with served(tmp_path, site) as service:
         for credentials in (foreign.believed, Credentials(tls=True)):
             said = await told(service, tmp_path, credentials)
-            assert f"the certificate of {target_of(service)} is not signed by an authority that is believed" in said
-            with pytest.raises(ServiceError, match="is not signed by an authority that is believed here"):
+            assert f"the certificate of {target_of(service)} is not signed by a trusted certificate authority" in said
+            with pytest.raises(ServiceError, match="is not signed by a trusted certificate authority"):
                 await welcome_of(service, credentials)
         other = Credentials(ca=site.ca, server_name="elsewhere.example")
-        assert "is not one for elsewhere.example" in await told(service, tmp_path, other)
-        assert "it may speak TLS, and this side speaks plaintext" in await told(service, tmp_path, None)
+        assert "is not valid for elsewhere.example" in await told(service, tmp_path, other)
+        assert "it may require TLS, and this connection is unencrypted" in await told(service, tmp_path, None)
         (broken := tmp_path / "broken.pem").write_text("no certificate")
         assert "expected certificates in PEM" in await told(service, tmp_path, Credentials(ca=broken))
     async with served(tmp_path, late) as service:
         assert "has expired, by this machine's clock" in await told(service, tmp_path, late.believed)
     async with service_of(config_of(tmp_path, PLAN), SetRuntime(SystemRuntime().now_ms())) as service:
-        assert "does not speak TLS, and this side does" in await told(service, tmp_path, site.believed)
+        assert "does not use TLS, expected TLS" in await told(service, tmp_path, site.believed)
 
 
 async def test_with_mutual_tls_who_shows_no_certificate_of_the_authority_is_not_let_in(
@@ -126,8 +126,8 @@ async def test_with_mutual_tls_who_shows_no_certificate_of_the_authority_is_not_
     asked = {"tls_client_ca": str(site.ca), "authentication": "certificate"}
     async with served(tmp_path, site, **asked) as service:
         for credentials in (site.believed, foreign.client("till-3", ca=site.ca)):
-            assert "it may ask for a certificate of this side" in await told(service, tmp_path, credentials)
-        with pytest.raises(ServiceError, match="may ask for a certificate of this side"):
+            assert "it may require a client certificate" in await told(service, tmp_path, credentials)
+        with pytest.raises(ServiceError, match="may require a client certificate"):
             await welcome_of(service, site.believed)
         stranger = site.client("reader", "read")
         with pytest.raises(ServiceError, match="scope"):
@@ -158,7 +158,7 @@ async def test_a_certificate_is_rotated_while_a_client_runs(tmp_path: Path, site
             await client.flush(5)  # on the connection that stands
         async with device(service, tmp_path, Credentials(ca=believed)) as client:
             await client.add(RECORDS)
-            with pytest.raises(FlushTimeoutError, match="is not signed by an authority"):
+            with pytest.raises(FlushTimeoutError, match="is not signed by a trusted certificate authority"):
                 await client.flush(0.3)
             believed.write_bytes(new.ca.read_bytes())
             await client.flush(5)  # the file was read again
@@ -207,7 +207,7 @@ async def test_a_shuffler_believes_its_gateway_by_certificate_and_shows_its_toke
     (tmp_path / "aggregator").mkdir()
     async with service_of(config_of(tmp_path / "aggregator", plan, **site.settings, **asked), runtime) as service:
         foreign = Upstream(target_of(service), "sh-1", Credentials(ca=Certified(tmp_path / "foreign").ca))
-        with pytest.raises(UpstreamError, match="is not signed by an authority that is believed here"):
+        with pytest.raises(UpstreamError, match="is not signed by a trusted certificate authority"):
             await foreign.fetch_plan()
         await foreign.close()
 

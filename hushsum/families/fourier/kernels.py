@@ -191,7 +191,9 @@ class Spectrum:
         """
         if groups is not None:
             if self.draws != "independent":
-                raise ValueError(f"groups: got {groups} with draws = {self.draws!r}, whose pairs are not independent")
+                raise ValueError(
+                    f"groups: got {groups}, expected None: pairs are not independent with draws = {self.draws!r}"
+                )
             return Division.of("groups", rows, checked_groups(groups, rows))
         if self.sobol_sets is not None:
             return Division.of("sets", rows, self.sobol_sets)

@@ -102,8 +102,8 @@ class RowReads:
         sparse = is_sparse(mean_of_groups(means), records, each)
         if count > 1 and sparse.any():
             text = (
-                f"{int(sparse.sum())} of {len(sparse)} queries have so few records near that the median of {count} "
-                f"groups of {each} rows is far below the truth: ask for fewer groups, or for the mean"
+                f"{int(sparse.sum())} of {len(sparse)} queries have so few records near them that the median of "
+                f"{count} groups of {each} rows is far too low: use fewer groups, or the mean"
             )
             warnings.warn(text, SparseMedianWarning, stacklevel=4)
         value, error = median_of_means(means, each)

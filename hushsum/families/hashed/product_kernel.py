@@ -112,7 +112,7 @@ class Product:
             raise PlanError("sketch.groups", len(tables), "no value for sets" if sets else "at least one group")
         for key in _REPLACED:
             if sketch.has(key):
-                raise PlanError(sketch.name(key), sketch.value(key), "no value with groups, each of which has its own")
+                raise PlanError(sketch.name(key), sketch.value(key), "no value with groups: each group has its own")
         if len(tables) > _GROUPS_MAX:
             raise PlanError("sketch.groups", len(tables), f"at most {_GROUPS_MAX} groups")
         groups, taken = [], 0

@@ -95,7 +95,9 @@ class RowDraws:
         if "jaccard" in product.kernel_names:
             raise PlanError("sketch.draws", self.kind, "'independent' for the jaccard kernel")
         if self.kind in {"orthogonal", "fastfood"} and not product.kernel_names <= set(NORMAL_KERNELS):
-            raise PlanError("sketch.draws", self.kind, f"it for the kernels {' and '.join(NORMAL_KERNELS)} alone")
+            raise PlanError(
+                "sketch.draws", self.kind, f"another value; only the kernels {' and '.join(NORMAL_KERNELS)} support it"
+            )
         if self.kind == "fastfood":
             self._refuse_rotations(product, domain)
         if self.kind == "sobol":

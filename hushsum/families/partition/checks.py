@@ -29,14 +29,16 @@ def check(increments: Increments, records: int, rows: int, buckets: int) -> None
         raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{records} records, expected 0 to {_RECORDS_MAX}")
     if len(values) and (values.min() < -records or values.max() > records or not values.all()):
         came = f"values from {values.min()} to {values.max()}"
-        raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{came}, expected up to the {records} records in size, none 0")
+        raise DeltaError(
+            Reason.IMPOSSIBLE_COUNTS, f"{came}, expected absolute values from 1 to {records}, the number of records"
+        )
     ends = np.searchsorted(increments.indices, np.arange(rows + 1) * buckets)
     # Running sums may wrap around over many rows; their differences, at most 2^62, are right all the same.
     sums = np.diff(np.concatenate([[0], np.cumsum(np.abs(values))])[ends])
     wrong = np.flatnonzero((sums > records) | ((sums ^ records) & 1 == 1))
     if len(wrong):
         came = f"row {wrong[0]} sums to {sums[wrong[0]]} in absolute values"
-        raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{came}, expected at most {records}, less an even number")
+        raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{came}, expected at most {records}, with the same parity")
 
 
 def refuse_sizes(

@@ -21,7 +21,7 @@ def volumes(family: Partition, queries: npt.ArrayLike) -> npt.NDArray[np.float64
     """
     grid = family.tables.grid
     if grid is None:
-        raise ValueError("not supported for cells = 'lsh', whose cells have no volume; use cells = 'grid'")
+        raise ValueError("not supported for cells = 'lsh', because these cells have no volume; use cells = 'grid'")
     points = family.space.queries(queries)
     low, high = grid.corners(grid.codes(points))
     return np.where(grid.inside(points), np.prod(high - low, axis=1), np.nan)

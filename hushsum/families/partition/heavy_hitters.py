@@ -70,8 +70,8 @@ class HeavyThreshold:
             cells = math.prod(rows.grid.level_counts(level).tolist()) if rows.grid else 0
             raise ValueError(
                 f"the {cells:,} cells of level {level} share {rows.buckets:,} buckets in {len(rows)} "
-                f"row{'s' * (len(rows) > 1)}, which tells no heavy cell from others at {self.deviations:g} deviations: "
-                "make the plan with as many buckets as cells, or with more rows"
+                f"row{'s' * (len(rows) > 1)}, too few to detect heavy cells at {self.deviations:g} deviations: "
+                "use a plan with as many buckets as cells, or with more rows"
             )
         return float(np.partition(own, own.size - 1 - above)[own.size - 1 - above]) + 0.5
 

@@ -68,13 +68,15 @@ def check_nothing_is_changed(path: Path, match: str) -> None:
 @pytest.mark.parametrize("mode", (0o640, 0o440, 0o660, 0o644, 0o604), ids=oct)
 def test_a_table_that_others_read_is_not_taken_from_them_unsaid(path: Path, mode: int) -> None:
     path.chmod(mode)
-    check_nothing_is_changed(path, rf"mode {mode:03o}, others may read this table; nothing is changed.*chmod 600")
+    check_nothing_is_changed(
+        path, rf"mode {mode:03o}, the token file is readable by other users; nothing was changed.*chmod 600"
+    )
 
 
 @as_root
 def test_a_table_of_another_user_is_not_taken_from_it(path: Path) -> None:
     os.chown(path, OTHER, OTHER)
-    check_nothing_is_changed(path, r"belongs to user 12345, .* nothing is changed\. Do this as that user")
+    check_nothing_is_changed(path, r"belongs to user 12345, .* nothing was changed\. Run this command as that user")
 
 
 @as_root
@@ -87,7 +89,7 @@ def test_an_operator_of_the_folders_group_changes_nothing() -> None:
             os.chown(each, OTHER, OTHER)
             each.chmod(mode)
         with acting_as(OTHER + 1, OTHER):
-            check_nothing_is_changed(path, "nothing is changed")
+            check_nothing_is_changed(path, "nothing was changed")
 
 
 def test_a_table_with_an_access_list_is_not_changed(path: Path) -> None:
@@ -99,4 +101,4 @@ def test_a_table_with_an_access_list_is_not_changed(path: Path) -> None:
         os.setxattr(path, LIST, access)
     except OSError as error:
         pytest.skip(f"there are no such lists here: {error.strerror}")
-    check_nothing_is_changed(path, "mode 640, others may read this table; nothing is changed")
+    check_nothing_is_changed(path, "mode 640, the token file is readable by other users; nothing was changed")

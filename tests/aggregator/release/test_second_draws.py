@@ -137,7 +137,7 @@ async def test_a_receipt_for_another_outcome_than_the_stored_one_stops_releasing
     await site.store.commit_outcome(PLAN, TUMBLING, site.window, b"another draw", fence=site.fence)
     await site.die()
     async with disk_site(tmp_path, PLAN, runtime) as again:
-        with pytest.raises(ReleasingStoppedError, match=f"receipt of window {again.window} is for another outcome"):
+        with pytest.raises(ReleasingStoppedError, match=f"receipt of window {again.window} differs from the outcome"):
             await again.releaser.release()
 
 

@@ -208,7 +208,7 @@ def test_queries_of_a_plan_of_reports_are_answered_from_them(rng: np.random.Gene
     assert error == estimation.count_std_error(plan, counters, label="a") > 0
     assert query.noise_std_error(plan, 400) == pytest.approx(20 * query.noise_std_error(plan))
     for ask in (query.count, query.count_std_error):
-        with pytest.raises(GuaranteeError, match="by their counters alone"):
+        with pytest.raises(GuaranteeError, match="requires their counters"):
             ask(plan, *([counts] if ask is query.count else []), label="a")
     with pytest.raises(GuaranteeError):
         query.noise_variance(plan)

@@ -136,5 +136,5 @@ def test_an_order_fits_its_bits_or_there_is_none() -> None:
 def test_a_projective_response_wants_a_field_and_no_other_has_one() -> None:
     with pytest.raises(ValueError, match="no field"):
         RANDOMISERS["k-rr"](RATIO, 10, 3)
-    with pytest.raises(ValueError, match="order of its field"):
+    with pytest.raises(ValueError, match="requires field"):
         RANDOMISERS["projective"](RATIO, 10, None)

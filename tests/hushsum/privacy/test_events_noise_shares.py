@@ -87,5 +87,5 @@ def test_shares_too_narrow_for_their_sum_to_be_gaussian_are_refused() -> None:
 
 
 def test_a_noisy_maximum_is_drawn_whole() -> None:
-    with pytest.raises(PlanError, match="drawn whole"):
+    with pytest.raises(PlanError, match="not drawn in shares"):
         Event("report-noisy-max", Fraction(100), UNIT, Fraction(1), SHARES)

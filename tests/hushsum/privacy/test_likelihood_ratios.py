@@ -67,7 +67,7 @@ def test_m_reports_compose() -> None:
     one, of_three = calibrate(ONE, claim(1)), claim(3, 3)
     assert calibrate(ONE, of_three) == one
     verify(one, ONE, of_three)
-    with pytest.raises(GuaranteeError, match=r"at most 4, so that each may take epsilon 0\.75"):
+    with pytest.raises(GuaranteeError, match=r"at most 4, so each may have epsilon 0\.75"):
         verify(one, ONE, claim(3, 4))
 
 

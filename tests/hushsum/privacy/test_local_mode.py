@@ -120,7 +120,7 @@ REPORTED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
     ("privacy.local.shuffle_min", "from 0 to 2097152", {"privacy": {"local": {"shuffle_min": SHUFFLE_MAX + 1}}}),
     ("privacy.local.shuffle_min", "from 0 to 2097152", {"privacy": {"local": {"shuffle_min": -1}}}),
     ("privacy.local.memoize", "did you mean 'memoise'", {"privacy": {"local": {"memoize": True}}}),
-    ("privacy.local.memoise", "leave one of the two", {"privacy": {**SHUFFLED, "local": {
+    ("privacy.local.memoise", "remove one of the two", {"privacy": {**SHUFFLED, "local": {
         "memoise": True, "shuffle_min": 9}}}),
     ("privacy.delta", "0: reports are pure", {"privacy": {"delta": "0.1"}}),
     ("privacy.delta", "above 0 with", {"privacy": {"local": {"shuffle_min": 1000}}}),
@@ -189,7 +189,7 @@ def test_what_does_not_go_with_silos_is_refused(
 
 
 def test_a_label_has_no_room_in_one_bit() -> None:
-    with pytest.raises(PlanError, match="no room for a label") as refusal:
+    with pytest.raises(PlanError, match="cannot contain a label") as refusal:
         bit_plan(record={"classes": ["a", "b"]})
     assert refusal.value.key == "record.classes"
 

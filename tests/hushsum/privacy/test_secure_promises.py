@@ -69,7 +69,7 @@ def test_noise_that_uses_the_failures_part_of_delta_is_refused() -> None:
     claim = replace(CLOSE, delta=2 * FAILURE)
     forgetful = calibrate(ROWS, replace(claim, delta=3 * FAILURE))
     assert epsilon_of(rho_of(forgetful, ROWS, claim), 2 * FAILURE) <= 1
-    with pytest.raises(GuaranteeError, match="what a failure of the protocol leaves"):
+    with pytest.raises(GuaranteeError, match="less the part for failures of the protocol"):
         verify(forgetful, ROWS, claim)
     verify(calibrate(ROWS, claim), ROWS, claim)
 

@@ -273,5 +273,5 @@ def test_a_corrupt_client_that_takes_anothers_keys_for_its_own_is_out(rng: np.ra
     taken = made.clients["device-01"]._advertisement.keys._replace(identity=made.keys[OTHER].verify_key.raw)
     data = messages.pack_advertisement(SMALL, advertised(SMALL, OTHER, taken, made.keys[OTHER]))
     assert server.handle(server_events.ClientMessage(OTHER, data)) == [
-        Drop(OTHER, "an advertisement with a key that is there already")
+        Drop(OTHER, "an advertisement with a key that is already used")
     ]

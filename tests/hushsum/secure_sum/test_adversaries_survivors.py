@@ -181,7 +181,7 @@ def test_at_a_hundred_clients_who_drops_a_victims_neighbours_has_too_few_survivo
         survivors = np.ones(100, np.bool_)
         survivors[drawn.places[(place + np.arange(-half, half + 1)) % 100]] = False
         survivors[drawn.places[place]] = True
-        with pytest.raises(SecureSumError, match="too few honest"):
+        with pytest.raises(SecureSumError, match="too few of them"):
             drawn.check_survivors(parameters, survivors)
         survivors[:] = True
         survivors[drawn.places[(place + np.arange(10)) % 100]] = False
@@ -234,7 +234,7 @@ def test_one_survivor_fewer_than_honest_and_corrupt_together_is_one_too_few(rng:
     assert len(server.consents(just[:2], just)) == 2
     assert not server.consents(just[2:4], fewer)
     assert {server.refused[client_id] for client_id in just[2:4]} == {
-        "4 survivors, expected 5: too few honest ones are sure to be there"
+        "4 survivors, expected 5 or more: too few of them are certainly honest"
     }
 
 
@@ -261,5 +261,5 @@ def test_a_client_that_is_left_out_signs_nothing_and_reveals_nothing(rng: np.ran
     others = server.ids[1:]
     consents = server.consents(server.ids, others)
     assert set(consents) == set(others)
-    assert "without this client" in server.refused[server.ids[0]]
+    assert "this client is not among the survivors" in server.refused[server.ids[0]]
     assert not server.shares([server.ids[0]], consents)

@@ -129,10 +129,10 @@ def test_no_contribution_leaves_before_the_attempt_is_counted() -> None:
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"counters": np.full(21, 501)}, "counters beyond 500"),
-        ({"counters": np.full(21, -501)}, "counters beyond 500"),
-        ({"counters": np.full(21, np.iinfo(np.int64).min)}, "counters beyond 500"),
-        ({"counts": np.array([0, 5001])}, "counts beyond 5000"),
+        ({"counters": np.full(21, 501)}, "counters exceed 500"),
+        ({"counters": np.full(21, -501)}, "counters exceed 500"),
+        ({"counters": np.full(21, np.iinfo(np.int64).min)}, "counters exceed 500"),
+        ({"counts": np.array([0, 5001])}, "counts exceed 5000"),
         ({"counters": np.zeros(20, np.int64)}, "expected int64"),
         ({"counters": np.zeros(21)}, "expected int64"),
         ({"counts": np.zeros((2, 1), np.int64)}, "expected int64"),

@@ -81,13 +81,16 @@ FOREIGN = KeyPair(bytes([9]) * 32).public
         (lambda members: members.update({VICTIM: members[VICTIM]._replace(exchange=FOREIGN)}), "as it has advertised"),
         (lambda members: members.update({VICTIM: members[VICTIM]._replace(commitment=FOREIGN)}), "as it has adv"),
         (lambda members: members.update({OTHER: members[OTHER]._replace(identity=FOREIGN)}), "directory"),
-        (lambda members: members.update({OTHER: members[VICTIM]}), "stands twice"),
-        (lambda members: members.update({OTHER: members[OTHER]._replace(mask=members[VICTIM].mask)}), "stands twice"),
-        (lambda members: members.update({OTHER: members.pop(OTHER)}), "do not rise"),
+        (lambda members: members.update({OTHER: members[VICTIM]}), "key or commitment twice"),
+        (
+            lambda members: members.update({OTHER: members[OTHER]._replace(mask=members[VICTIM].mask)}),
+            "key or commitment twice",
+        ),
+        (lambda members: members.update({OTHER: members.pop(OTHER)}), "not in ascending order"),
         (lambda members: [members.pop(f"device-{n:02}") for n in (0, 1, 2, 3)], "does not allow"),
         (
             lambda members: members.update({"device-99": members[OTHER]._replace(mask=FOREIGN)}),
-            "stands twice|directory",
+            "key or commitment twice|directory",
         ),
     ],
 )
@@ -163,7 +166,7 @@ def test_survivors_without_the_client_or_too_few_are_refused(stage: Stage) -> No
     me = stage.roster.index[VICTIM]
     everybody = set(range(n))
     few = {me, *sorted(everybody - {me})[: parameters.honest + parameters.corrupt - 2]}
-    for survivors, match in ((everybody - {me}, "without this client"), (few, "too few honest")):
+    for survivors, match in ((everybody - {me}, "not among the survivors"), (few, "too few of them")):
         data = messages.pack(parameters, Kind.SURVIVORS, bitmap_of(survivors, n))
         refuses(stage.at(ClientStep.SENT), data, match)
 

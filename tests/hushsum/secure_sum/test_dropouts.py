@@ -122,7 +122,7 @@ def test_one_more_than_the_plan_allows_fails_and_says_what_was_spent(rng: np.ran
     network = Network(made, rng=rng, kills=kills, meddle=disturbance)
     end = network.run()
     assert isinstance(end, Failed)
-    assert end == Failed("7 survivors are left, and 8 are needed", spent=len(disturbance.granted), again=False)
+    assert end == Failed("7 survivors are left, expected at least 8", spent=len(disturbance.granted), again=False)
     assert set(kills) <= set(network.spent) <= set(disturbance.granted)
 
 

@@ -93,7 +93,7 @@ def test_too_many_that_are_gone_end_the_round_at_once(step: Step) -> None:
 
 def test_too_few_invited_are_told_at_once() -> None:
     effects = ServerRound(SMALL, ids_of(3), None).begin()
-    assert Failed("3 clients are left, and 4 are needed", spent=0, again=True) in effects
+    assert Failed("3 clients are left, expected at least 4", spent=0, again=True) in effects
 
 
 def test_silent_clients_are_named_where_the_round_goes_on_without_them() -> None:

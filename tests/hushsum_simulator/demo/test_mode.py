@@ -18,5 +18,5 @@ def test_within_one_window_a_run_may_start(minutes: int) -> None:
 
 @pytest.mark.parametrize("minutes", (0, 4, 56, 59))
 def test_where_clients_would_take_part_in_two_windows_no_run_starts(minutes: int) -> None:
-    with pytest.raises(JourneyError, match="a plan of longer windows"):
+    with pytest.raises(JourneyError, match="a plan with longer windows"):
         require_one_window(small_plan(window={"length": "1h", "lateness": "5m"}), AT + minutes * MINUTE)

@@ -123,7 +123,7 @@ def test_a_run_in_secure_mode_in_which_all_held_breaks_no_promise() -> None:
         ({"submissions_lost": 1}, "189 submissions are spent, but 187 are counted and 1 lost"),
         ({"clients_unspent": 10}, "do not add up"),
         ({"stayed_uncounted": 1}, "1 clients that never dropped out are in no sum"),
-        ({"noise_variance_z": -6.1}, "the noise's variance is 1.0072 of what it should be"),
+        ({"noise_variance_z": -6.1}, "the variance of the noise is 1.0072 × the stated one"),
         ({"noise_mean_z": 6.1}, "the noise's mean is more than 6"),
         ({"client_z": -7.0}, "lost, counted twice or changed"),
         ({"clients_dropped": 0}, "no client dropped out"),
@@ -137,8 +137,8 @@ def test_each_broken_promise_of_secure_mode_is_one_sentence(changes: dict[str, A
 def test_the_table_shows_the_cohorts_and_central_mode_beside_them(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(GOOD_SECURE, Path("out"))
     shown = " ".join(capsys.readouterr().out.split())
-    figures = ("261,940", "256,003", "100.72 %", "2.65 %", "2.50 %", "× 1.06", "× 1.62")
-    for text in ("2 cohorts of up to 100", "asked afterwards", *figures):
+    figures = ("261,940", "256,003", "100.72 %", "2.65 %", "2.50 %", "1.06 ×", "× 1.62")
+    for text in ("2 cohorts of up to 100", "asked later", *figures):
         assert text in shown
     assert "the plan's noise." in shown
     assert "SIGKILL" not in shown
@@ -187,7 +187,7 @@ def test_a_run_in_local_mode_in_which_all_held_breaks_no_promise(good: LocalSumm
             "the release has 39 submissions, but the clients have answers for 40",
         ),
         (GOOD_SILOS, {"clients": 41}, "41 clients submit, and 40 have the answer that theirs is counted"),
-        (GOOD_SILOS, {"noise_variance_z": -7.0}, "the noise's variance is 0.9968 of what it should be"),
+        (GOOD_SILOS, {"noise_variance_z": -7.0}, "the variance of the noise is 0.9968 × the stated one"),
         (GOOD_SILOS, {"noise_mean_z": 6.1}, "the noise's mean"),
         (GOOD_SILOS, {"client_z": -30.0}, "a client's sum was lost, counted twice or changed"),
     ),
@@ -204,7 +204,7 @@ def test_each_broken_promise_of_local_mode_is_one_sentence(
     (
         (GOOD_REPORTS, ("271,280", "1,099", "3.31", "the limit is 4", "clients' names found", "× 1.5 as much")),
         (GOOD_SHUFFLED, ("0.474", "135,640", "δ = 1e-6", "shuffler restarts")),
-        (GOOD_SILOS, ("179,202", "99.68 %", "noised sums", "who takes part is not hidden")),
+        (GOOD_SILOS, ("179,202", "99.68 %", "noised sums", "participation is not hidden")),
     ),
     ids=("reports", "shuffled", "silos"),
 )

@@ -144,7 +144,11 @@ async def planted(settings: DeploymentSettings) -> list[str]:
     del journal.accounts[other].added[last]
     journal.save(settings.sent_file)
     broken = await asyncio.to_thread(check, settings, lambda _: None)
-    wanted = ("1 deltas were counted in another window", "1 deltas were counted twice, or are of nobody", "were added")
+    wanted = (
+        "1 deltas were counted in another window",
+        "1 deltas were counted twice, or belong to no client",
+        "were added",
+    )
     return [f"not found: {each}" for each in wanted if not any(each in sentence for sentence in broken)]
 
 

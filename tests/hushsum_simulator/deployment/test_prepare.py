@@ -130,7 +130,9 @@ def test_what_was_cut_short_is_made_anew(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     prepare(settings_in(tmp_path), lambda _: None)
     other = settings_in(tmp_path, HUSHSUM_MODE="local")
-    with pytest.raises(SettingsConflictError, match="mode 'central' and not 'local'; remove the deployment's volumes"):
+    with pytest.raises(
+        SettingsConflictError, match="mode 'central' and not 'local'; remove the volumes of the deployment"
+    ):
         prepare(other, lambda _: None)
     with pytest.raises(SettingsConflictError):
         prepared(other)

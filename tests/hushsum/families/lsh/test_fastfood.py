@@ -251,8 +251,8 @@ def test_fields_make_the_same_family_and_the_seed_another() -> None:
 @pytest.mark.parametrize(
     "keys, match",
     (
-        ({"kernel": "manhattan", "bandwidth": 3}, "euclidean and angular alone"),
-        ({"kernel": "laplacian", "bandwidth": 3}, "euclidean and angular alone"),
+        ({"kernel": "manhattan", "bandwidth": 3}, "only the kernels euclidean and angular"),
+        ({"kernel": "laplacian", "bandwidth": 3}, "only the kernels euclidean and angular"),
         ({"kernel": "euclidean", "bandwidth": "0.0001"}, "draws: .*rounding"),
         ({"groups": [{"columns": [0, 1], "kernel": "euclidean", "bandwidth": 3}]}, "groups"),
     ),
