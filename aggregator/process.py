@@ -168,6 +168,6 @@ async def watch_memory(limit: int, runtime: Runtime) -> None:
         with suppress(OSError):  # no more files can be opened: that passes
             held = memory_used()
     raise MemoryLimitError(
-        f"{held / 2**20:.0f} MiB of memory are in use, at most {limit / 2**20:.0f} MiB may be (memory_max): "
-        "the service drains and stops; start it again, with more memory or with lower limits of clients"
+        f"{held / 2**20:.0f} MiB of memory are in use, expected at most {limit / 2**20:.0f} MiB (memory_max): "
+        "the service drains and stops; start it again with more memory or lower client limits"
     )

@@ -154,7 +154,7 @@ class Policy:
         self._check_mode(plan)
         if privacy.local is not None and privacy.local.memoise and not self.memoise:
             asked_memo = "memoised reports, which make recurring records visible"
-            raise PolicyError("memoise", asked_memo, "reports drawn anew in each window")
+            raise PolicyError("memoise", asked_memo, "reports with a new draw in each window")
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:

@@ -90,9 +90,8 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
 
     Without --records or --density, a table shows the error over a range of them.
 
-    Nothing real is read, and no budget is spent: the plan is tried on made-up records whose mean kernel is your guess.
-    Guess from what is public, never from the records that the plan protects: what you choose by them would tell of
-    them.
+    The plan is tried on synthetic records with the expected mean kernel. Choose this value from public knowledge, never
+    from the records that the plan protects: such a choice would reveal something about them.
 
     The noise error is exact. The hashing error depends on the distribution of the records: observed errors were 0.75 to
     1.4 times the prediction, for models up to 1.8 times. Times are measured on this machine. For randomised reports,

@@ -284,7 +284,7 @@ def _save(made: "Release", out: Path) -> Path:
         with suppress(FileExistsError):
             made.save(name, replace=False)
             return name
-    raise FileExistsError(EEXIST, "it exists, as do all names tried in its place", str(out))
+    raise FileExistsError(EEXIST, "it already exists, and so do all alternative names", str(out))
 
 
 def _after_charge(ledger: "Ledger", earlier: int, made: "Release | None", out: Path) -> str:

@@ -64,7 +64,7 @@ def load(path: Path, columns: Columns = (), label_column: str | None = None, pla
     """
     expected = () if plan is None else plan.collection.names
     if isinstance(columns, Mapping) and not expected:
-        raise RecordsError(f"{path}: only the columns of a --plan that names them (record.names) can be mapped")
+        raise RecordsError(f"{path}: a mapping of columns requires a --plan with column names (record.names)")
     read, labels = read_file(path, names=expected, columns=columns, texts=[label_column]), None
     if isinstance(read, NamedColumns):
         if plan is not None and expected:

@@ -178,15 +178,17 @@ class ReceiptLines:
         """
         if not bound.id:
             return
-        found, known = self.mark, f"{bound.lines} lines of receipts {_shown(bound.id)}, which this store knows"
+        found, known = self.mark, f"{bound.lines} lines of receipts {_shown(bound.id)} of this store"
         if not found.id:
-            raise ForeignReceiptsError(f"{self.where}: {found.lines} lines without an id, not the {known}; {_RESTORE}")
+            came = f"{found.lines} lines without an id"
+            raise ForeignReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
         if found.id != bound.id:
-            raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, not the {known}; {_RESTORE}")
+            raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {_RESTORE}")
         if found.lines < bound.lines:
             raise ReceiptsError(f"{self.where}: {found.lines} of the {known}: an older copy; {_RESTORE}")
         if self._digests[bound.lines] != bound.digest:
-            raise ReceiptsError(f"{self.where}: not the {known}, but others of the same id: another copy; {_RESTORE}")
+            came = "other lines with the same id, from another copy"
+            raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
 
 
 def missing(where: str) -> ForeignReceiptsError:

@@ -109,7 +109,7 @@ async def identity_of(context: ClientContext, submissions: SecureSubmissions) ->
     if key is None:
         raise SettingsError(
             "key: got None, expected this client's Ed25519 key (a PEM file or a SigningKey): the plan names "
-            "a directory of clients"
+            "a key registry of clients"
         )
     data = await blocking(lambda: submissions.directory)
     is_kept = data is not None and digest_of(data).hex() == digest

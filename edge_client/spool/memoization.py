@@ -198,8 +198,8 @@ class ReportMemo:
         oldest = sorted(kept)[-WINDOWS_KEPT]
         if window < oldest:
             raise EventTimeError(
-                f"window {window}: got records of it, expected of {oldest} or later: {WINDOWS_KEPT:,} later ones were "
-                "added to, and which reports it has sent is not known any more; this batch was not added"
+                f"window {window}: got records of this window, expected {oldest} or later: {WINDOWS_KEPT:,} later "
+                "windows have records, and the sent reports of this one are no longer stored; this batch was not added"
             )
 
     def _comings_of(self, window: int, record: bytes) -> int:

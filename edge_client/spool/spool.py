@@ -181,8 +181,8 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
         raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'presences'").fetchone():
         raise SpoolError(
-            f"spool {path}: it belongs to a plan with participation 'public', which was removed: its deltas cannot be "
-            "sent any more. Collect under a new plan, and use a new spool for it; nothing in this one was changed"
+            f"spool {path}: belongs to a plan with participation 'public', which was removed: its deltas can no longer "
+            "be sent. Collect under a new plan with a new spool; this spool was not changed"
         )
     # A lock for good also where nothing is written: EXCLUSIVE keeps whatever lock was taken once.
     database.execute("BEGIN EXCLUSIVE")

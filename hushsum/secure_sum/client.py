@@ -163,7 +163,7 @@ class ClientRound:
         entropy: Entropy,
     ) -> None:
         if parameters.directory and (directory is None or directory.digest().hex() != parameters.directory):
-            raise ValueError("expected the directory of clients that the plan names")
+            raise ValueError("expected the key registry of clients that the plan names")
         try:
             vouched_key(directory, client_id, key.verify_key.raw)
         except SecureSumError as error:

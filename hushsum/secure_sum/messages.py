@@ -144,7 +144,7 @@ def unpack_advertisement(body: bytes) -> Advertisement:
     """
     client_id, keys, at = read_member(body, 0)
     if len(body) != at + SIGNATURE_BYTES:
-        raise SecureSumError("an advertisement of another length than its parts have")
+        raise SecureSumError("an advertisement with a length that differs from the sum of its parts")
     return Advertisement(client_id, keys, body[at:])
 
 

@@ -193,5 +193,5 @@ def vouched_key(directory: Directory | None, client_id: str, identity: bytes) ->
             raise SecureSumError(f"the identity key of {client_id}: {error}") from error
     entry = directory.keys.get(client_id)
     if entry is None or entry.role is not Role.CLIENT or entry.public_key.raw != identity:
-        raise SecureSumError(f"the identity key of {client_id} is not the one of a client that the directory has")
+        raise SecureSumError(f"the identity key of {client_id} is not that of a client in the key registry")
     return entry.public_key

@@ -250,7 +250,7 @@ async def retained(settings: DeploymentSettings, plan: Plan) -> list[Verdict]:
         found = await _from_postgres(settings.postgres_dsn, plan)
     else:
         raise VariableError(
-            "HUSHSUM_POSTGRES_DSN", "", "the address of the service's store, or its file: HUSHSUM_STORE"
+            "HUSHSUM_POSTGRES_DSN", "", "the address of the service's store, or its file in HUSHSUM_STORE"
         )
     return [verdict for _, verdict in found]
 

@@ -115,4 +115,4 @@ class KafkaBroker(ServerProcess):
         command = [*self._java, _FORMAT, "format", "--cluster-id", _CLUSTER, "--config", str(self._properties)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise ServerError(f"Kafka's storage cannot be made: {(done.stdout + done.stderr).strip()[-500:]}")
+            raise ServerError(f"Kafka's storage cannot be created: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -153,7 +153,7 @@ class PostgresServer(ServerProcess):
             cwd=self._data.parent,
         )
         if done.returncode != 0:
-            raise ServerError(f"PostgreSQL's data folder cannot be made: {done.stderr.strip()[-500:]}")
+            raise ServerError(f"PostgreSQL's data folder cannot be created: {done.stderr.strip()[-500:]}")
 
 
 def _binaries_for(user: str, folder: Path) -> Path:

@@ -131,7 +131,7 @@ async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures(
         return size
 
     monkeypatch.setattr(process, "memory_used", held)
-    with pytest.raises(MemoryLimitError, match="101 MiB of memory are in use, at most 100 MiB may be"):
+    with pytest.raises(MemoryLimitError, match="101 MiB of memory are in use, expected at most 100 MiB"):
         await process.watch_memory(100 * MIB, Quick())
 
 

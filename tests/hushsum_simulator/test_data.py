@@ -81,7 +81,7 @@ def test_columns_of_a_plan_with_names_are_taken_in_its_order(tmp_path: Path) -> 
     assert (records.names, records.labels) == (("x", "y"), ("a", None))
     with pytest.raises(RecordError, match="missing: x, y; not in the plan: north, east"):
         load(tmp_path / "r.csv", label_column="kind", plan=plan)
-    with pytest.raises(RecordsError, match="only the columns of a --plan that names them"):
+    with pytest.raises(RecordsError, match="a mapping of columns requires a --plan"):
         load(tmp_path / "r.csv", {"x": "east"})
 
 

@@ -111,7 +111,7 @@ class RowDraws:
 
     def _refuse_rotations(self, product: Product, domain: Domain) -> None:
         if product.grouped:
-            raise PlanError("sketch.draws", self.kind, "'independent' or another beside groups")
+            raise PlanError("sketch.draws", self.kind, "'independent' or another value with groups")
         if not (error := self.rounding(product, domain)) <= ROUNDING_MAX:
             expected = f"'independent' with so small a bandwidth: rounding could move the kernel by {error:.2g}"
             raise PlanError("sketch.draws", self.kind, expected)

@@ -106,8 +106,8 @@ async def test_a_store_that_is_older_than_its_receipts_stops_releasing_and_count
     ("happened", "why"),
     [
         (is_lost, r"receipts\.jsonl: missing, although this store has receipts; .* are restored"),
-        (is_emptied, r"receipts\.jsonl: 0 lines without an id, not the 1 lines"),
-        (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, not the 1 lines"),
+        (is_emptied, r"receipts\.jsonl: 0 lines without an id, expected the 1 lines"),
+        (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, expected the 1 lines"),
     ],
 )
 async def test_an_older_store_whose_receipts_are_gone_draws_no_window_again(
@@ -208,7 +208,7 @@ async def test_receipts_of_another_store_stop_releasing_and_count_for_nothing(tm
         if window is not None:
             outcome = StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes(32))
             await others.write(outcome, spend_of(PLAN, kind=TUMBLING, window=window))
-        await check_stopped(tmp_path, runtime, r"receipts\.jsonl: receipts [0-9a-f]{8}, not the 1 lines of receipts")
+        await check_stopped(tmp_path, runtime, r"receipts\.jsonl: receipts [0-9a-f]{8}, expected the 1 lines of receipts")
     async with disk_site(tmp_path, PLAN, runtime) as site:
         assert (await site.store.account("")).spends == ()
 
@@ -225,7 +225,8 @@ async def test_the_receipts_of_a_copy_that_ran_too_stop_releasing_and_count(tmp_
             await site.releaser.release()
             assert site.releaser.stopped == "", "nobody can know"
     shutil.copy(there / RECEIPTS, here / RECEIPTS)
-    await check_stopped(here, runtime, "not the 2 lines of receipts .*, but others of the same id: another copy")
+    why = "other lines with the same id, from another copy, expected the 2 lines of receipts"
+    await check_stopped(here, runtime, why)
 
 
 # -------------------------------------------------------------------------------------------------------------- binding
@@ -348,7 +349,7 @@ async def test_a_check_tells_receipts_that_are_others_from_those_that_are_damage
     mark = await receipts.begin()
     await receipts.check(mark)
     await receipts.check(ReceiptsMark(b"", 0, b""))
-    with pytest.raises(ForeignReceiptsError, match="not the 1 lines of receipts 78787878"):
+    with pytest.raises(ForeignReceiptsError, match="expected the 1 lines of receipts 78787878"):
         await receipts.check(ReceiptsMark(b"x" * 16, 1, mark.digest))
     for lines, digest in ((2, mark.digest), (1, bytes(32))):
         with pytest.raises(ReceiptsError) as caught:

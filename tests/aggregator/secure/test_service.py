@@ -343,7 +343,7 @@ async def test_a_directory_is_given_to_clients_and_nobody_else_takes_part(
         for client, key in zip(fleet, keys, strict=True):
             client.key, client.directory = key, directory
         fleet[0].key = SigningKey.generate(OsEntropy())
-        with pytest.raises(ValueError, match="the identity key of client-0 is not the one"):
+        with pytest.raises(ValueError, match="the identity key of client-0 is not that of a client"):
             fleet[0].machine_of(WINDOW, bytes(32))
         fleet[0].key = keys[0]
         assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE

@@ -66,7 +66,7 @@ def test_only_the_newest_windows_are_known_and_older_ones_refused(
     for window in (1, 2):
         refused = spool.result(RECORD, window)
         assert isinstance(refused, EventTimeError)
-        assert "expected of 3 or later" in str(refused)
+        assert "expected 3 or later" in str(refused)
     spent = spool.spool.rows("SELECT window FROM rounds ORDER BY window")
     assert spent == [(1,), (3,), (5,), (9,)]
     spool.anew()

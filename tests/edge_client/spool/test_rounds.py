@@ -549,7 +549,7 @@ def test_a_spool_of_public_participation_is_refused_and_left_as_it_is(path: Path
         archive.extractall(path.parent)
     before = dump(path, "")
     for _ in range(2):
-        with pytest.raises(SpoolError, match=r"participation 'public', which was removed: .* use a new spool for it"):
+        with pytest.raises(SpoolError, match=r"participation 'public', which was removed: .* with a new spool"):
             opened(path)
     assert dump(path, "") == before
 

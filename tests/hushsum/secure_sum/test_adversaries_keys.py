@@ -90,7 +90,7 @@ def test_a_swapped_identity_is_refused_by_everybody_where_there_is_a_directory(r
     network.run()
     assert nothing_spent(network)
     assert not any(network.said(client_id, Kind.OPENING) for client_id in network.fleet.clients)
-    assert all("not the one of a client that the directory has" in str(text) for text in network.refused.values())
+    assert all("not that of a client in the key registry" in str(text) for text in network.refused.values())
 
 
 def test_were_signatures_of_keys_not_looked_at_the_server_would_read_the_shares_that_are_sealed_for_another(
@@ -134,7 +134,7 @@ def test_invented_clients_are_refused_by_the_directory_before_anything_is_opened
     made, victim = sybils(rng, trusting=False)
     network = Network(made)
     network.run()
-    assert "not the one of a client that the directory has" in str(network.refused[victim])
+    assert "not that of a client in the key registry" in str(network.refused[victim])
     assert victim not in network.attempts
     assert not network.said(victim, Kind.OPENING)
 

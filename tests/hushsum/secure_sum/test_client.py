@@ -155,13 +155,13 @@ def test_a_plan_that_names_a_directory_takes_that_directory_alone() -> None:
     named = Stage(replace(COMPLETE, directory=like.directory.digest().hex()), ON_COMPLETE.network)
     named.victim()
     for other in (None, directory_of({VICTIM: like.keys[VICTIM]})):
-        with pytest.raises(ValueError, match="the directory of clients that the plan names"):
+        with pytest.raises(ValueError, match="the key registry of clients that the plan names"):
             named.victim(directory=other)
 
 
 def test_a_key_of_another_role_is_no_clients() -> None:
     keys = {id: DirectoryKey(id, Role.GATEWAY, key.verify_key) for id, key in signing_keys([VICTIM]).items()}
-    with pytest.raises(ValueError, match="not the one of a client"):
+    with pytest.raises(ValueError, match="not that of a client"):
         ON_COMPLETE.victim(directory=Directory(keys))
 
 
