@@ -235,7 +235,8 @@ async def test_another_topic_in_its_place_is_told_from_it(receipts: ReceiptsTopi
     with pytest.raises(ForeignReceiptsError, match="0 lines without an id, expected the 2 lines of receipts"):
         await another.check(mark)
     await another.begin()
-    with pytest.raises(ForeignReceiptsError, match=r"receipts [0-9a-f]{8}, expected the 2 lines of receipts [0-9a-f]{8}"):
+    why = r"receipts [0-9a-f]{8}, expected the 2 lines of receipts [0-9a-f]{8}"
+    with pytest.raises(ForeignReceiptsError, match=why):
         await another.check(mark)
     await another.close()
 

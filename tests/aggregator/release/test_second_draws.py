@@ -208,7 +208,8 @@ async def test_receipts_of_another_store_stop_releasing_and_count_for_nothing(tm
         if window is not None:
             outcome = StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes(32))
             await others.write(outcome, spend_of(PLAN, kind=TUMBLING, window=window))
-        await check_stopped(tmp_path, runtime, r"receipts\.jsonl: receipts [0-9a-f]{8}, expected the 1 lines of receipts")
+        why = r"receipts\.jsonl: receipts [0-9a-f]{8}, expected the 1 lines of receipts"
+        await check_stopped(tmp_path, runtime, why)
     async with disk_site(tmp_path, PLAN, runtime) as site:
         assert (await site.store.account("")).spends == ()
 
