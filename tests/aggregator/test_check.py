@@ -200,7 +200,7 @@ async def test_receipts_that_are_deleted_cut_or_of_another_store_are_told(tmp_pa
     (tmp_path / "other").mkdir()
     await released(config_of(tmp_path / "other", PLAN))
     path.write_bytes((tmp_path / "other" / "data" / "receipts.jsonl").read_bytes())
-    assert "not the" in failures_of(await checked(config))["receipts"]
+    assert "expected the" in failures_of(await checked(config))["receipts"]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

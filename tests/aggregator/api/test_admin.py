@@ -183,5 +183,5 @@ async def test_a_window_that_was_never_open_says_so(tmp_path: Path) -> None:
             ServiceError, match=f"window {WINDOW + 9} cannot be sealed: it was never opened by a gateway"
         ):
             await console.seal(WINDOW + 9, early=True)
-        with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be released: it is unknown here"):
+        with pytest.raises(ServiceError, match=f"window {WINDOW + 9} cannot be released: it is unknown, not sealed"):
             await console.release(WINDOW + 9)

@@ -80,7 +80,7 @@ FOREIGN = KeyPair(bytes([9]) * 32).public
         (lambda members: members.update({VICTIM: members[VICTIM]._replace(mask=FOREIGN)}), "as it has advertised"),
         (lambda members: members.update({VICTIM: members[VICTIM]._replace(exchange=FOREIGN)}), "as it has advertised"),
         (lambda members: members.update({VICTIM: members[VICTIM]._replace(commitment=FOREIGN)}), "as it has adv"),
-        (lambda members: members.update({OTHER: members[OTHER]._replace(identity=FOREIGN)}), "directory"),
+        (lambda members: members.update({OTHER: members[OTHER]._replace(identity=FOREIGN)}), "key registry"),
         (lambda members: members.update({OTHER: members[VICTIM]}), "key or commitment twice"),
         (
             lambda members: members.update({OTHER: members[OTHER]._replace(mask=members[VICTIM].mask)}),
@@ -90,7 +90,7 @@ FOREIGN = KeyPair(bytes([9]) * 32).public
         (lambda members: [members.pop(f"device-{n:02}") for n in (0, 1, 2, 3)], "does not allow"),
         (
             lambda members: members.update({"device-99": members[OTHER]._replace(mask=FOREIGN)}),
-            "key or commitment twice|directory",
+            "key or commitment twice|key registry",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def own_exchange(made: Fleet) -> bytes:
         ("mask", lambda made: b"\xff" * 32, "below"),
         ("mask", key_of_another, "already used"),
         ("mask", own_exchange, "already used"),
-        ("identity", lambda made: made.keys["device-00"].verify_key.raw, "directory"),
+        ("identity", lambda made: made.keys["device-00"].verify_key.raw, "key registry"),
         ("client_id", lambda made: "device-00", "another client's name"),
         ("key", lambda made: made.keys["device-00"], "has not signed"),
     ],
