@@ -126,7 +126,7 @@ def _more(advice: "ReportAdvice") -> Iterator[tuple[str, str]]:
     if local is not None and local.shuffle_min:
         least = f"{local.shuffle_min:,} honest, independent reports or more"
         if advice.amplified is None:
-            text = f"no amplification: batches of {least} are too small"
+            text = f"batches of {least} are too small for a smaller ε"
         else:
             text = f"ε = {numeral(advice.amplified, up=True)}, δ = {numeral(privacy.delta, up=True)} of {least}"
         yield "shuffled", text

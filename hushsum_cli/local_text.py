@@ -159,16 +159,14 @@ def _learned(plan: "Plan") -> Iterator[tuple[str, str]]:
 
 def _shuffled(plan: "Plan") -> str:
     from hushsum.privacy.exact_numbers import numeral
-    from hushsum.privacy.shuffle_amplification import reports_needed
 
     privacy, epsilon = plan.privacy, amplified_of(plan)
     assert privacy.local is not None
     least, delta = f"{privacy.local.shuffle_min:,}", numeral(privacy.delta, up=True)
     if epsilon is None:
-        needed = reports_needed(privacy.mechanism.scale, privacy.delta)
         return (
-            f"a shuffler forwards batches of at least {least} reports: too few for amplification, which at this ε and "
-            f"δ = {delta} needs {needed:,}"
+            f"a shuffler forwards batches of at least {least} reports: too few for an ε below the guarantee above at "
+            f"δ = {delta}"
         )
     return (
         f"ε = {numeral(epsilon, up=True)}, δ = {delta} per window against observers after the shuffler, for batches of "

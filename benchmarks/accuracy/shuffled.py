@@ -32,7 +32,7 @@ from hushsum.local.predicted_error import Setting, best_width, report_variance
 from hushsum.noise.projective_geometry import Projective, projective_order
 from hushsum.noise.randomized_response import KRR
 from hushsum.privacy.mechanisms import RATIO_MIN
-from hushsum.privacy.shuffle_amplification import amplified
+from hushsum.privacy.shuffle_amplification import is_amplified_to
 from hushsum.privacy.zcdp import supports
 
 Floats = npt.NDArray[np.float64]
@@ -132,18 +132,12 @@ def _row(protocol: str, local: float, size: int, messages: int, noise: float, er
 def local_ratio(n: int, epsilon: float, delta: Fraction) -> Fraction:
     """The largest λ of one report that promises ε in the centre: by amplification, or because ln λ is that small."""
     plain = Fraction(math.floor(math.exp(epsilon) * 10**6), 10**6)
-    high = math.log(n)
-
-    def promises(local: float) -> bool:
-        found = amplified(_ratio(local), n, delta)
-        return found is not None and float(found) <= epsilon
+    high, wanted = math.log(n), Fraction(repr(epsilon))
 
     low = epsilon
-    if not promises(low * 1.01):  # where nothing is amplified yet, the condition may hold only further down
-        return plain
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if promises(middle) else (low, middle)
+        low, high = (middle, high) if is_amplified_to(_ratio(middle), n, wanted, delta) else (low, middle)
     return max(plain, _ratio(low))
 
 

@@ -101,7 +101,8 @@ def test_the_local_ratio_is_the_largest_that_is_amplified_to_the_central_epsilon
     most = amplified(ratio, 100_000, DELTA)
     assert most is not None
     assert 0.49 < float(most) <= 0.5
-    assert local_ratio(200, 0.5, DELTA) == Fraction(math.floor(math.exp(0.5) * 10**6), 10**6)
+    assert local_ratio(2, 0.5, DELTA) == Fraction(math.floor(math.exp(0.5) * 10**6), 10**6)
+    assert local_ratio(200, 0.5, DELTA) > 1.8 * math.exp(0.5)
 
 
 def test_the_page_says_where_bit_sums_win() -> None:

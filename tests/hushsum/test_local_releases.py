@@ -228,7 +228,7 @@ def test_m_reports_of_a_client_compose() -> None:
 
 
 def test_too_few_reports_are_not_amplified_and_the_statement_says_so() -> None:
-    plan = report_plan(privacy={"delta": "0.000001", "local": {"shuffle_min": 50}})
+    plan = report_plan(privacy={"delta": "0.000001", "local": {"shuffle_min": 1}})
     release = reports(plan, 100, shuffled=True)
     assert release.amplified is None
     assert "too few to prove a smaller ε" in release.statement()

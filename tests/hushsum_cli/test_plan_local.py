@@ -109,11 +109,10 @@ def test_what_a_shuffler_adds_is_told_of_all_reports_of_a_client(hushsum: Hushsu
 
 
 def test_too_few_shuffled_reports_promise_nothing(hushsum: Hushsum, tmp_path: Path) -> None:
-    """16·e·ln(2·10⁶) is 631.02."""
-    plan = local_plan({"shuffle_min": 631}, privacy=DELTA)
-    assert "needs 632" in shown(hushsum, tmp_path, plan)
+    plan = local_plan({"shuffle_min": 1}, privacy=DELTA)
+    assert "too few for an ε below the guarantee above at δ = 1e-6" in shown(hushsum, tmp_path, plan)
     assert told(hushsum, tmp_path, plan)["amplified"] is None
-    enough = local_plan({"shuffle_min": 632}, privacy=DELTA)
+    enough = local_plan({"shuffle_min": 100}, privacy=DELTA)
     assert told(hushsum, tmp_path, enough)["amplified"] is not None
 
 

@@ -1,24 +1,29 @@
-"""Amplification by shuffling: what is claimed lies above what is true, exactly where that can be enumerated.
+"""Amplification by shuffling: the claim is the exact divergence of the dominating pair, and above what is true.
 
-The shuffled output of n binary reports is the number of ones, whose law is a convolution of two binomials; that of
-three-valued ones is a pair of counts. Their hockey-stick divergences are sums over every output.
+The dominating pair is enumerated by code of its own: as exact fractions for few reports, as a convolution in floats for
+1,000. The shuffled output of n binary reports is the number of ones, whose law is a convolution of two binomials; that
+of three-valued ones is a pair of counts. Their hockey-stick divergences are sums over every output.
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import binom, multinomial
 
-from hushsum.privacy.shuffle_amplification import amplified
+from hushsum.privacy import shuffle_amplification
+from hushsum.privacy.shuffle_amplification import amplified, is_amplified_to
 
 Floats = npt.NDArray[np.float64]
 
-#: λ, n, δ: each only just within the condition of the theorem, where ε is largest, or well within.
-CASES = [(2.0, 465, 1e-6), (1.5, 400, 1e-6), (4.0, 1000, 1e-6), (4.0, 400, 1e-2), (8.0, 3000, 1e-8)]
+#: λ, n, δ: where the closed form of the theorem says anything, and where it does not.
+CASES = [(2.0, 465, 1e-6), (1.5, 400, 1e-6), (4.0, 1000, 1e-6), (4.0, 400, 1e-2), (8.0, 3000, 1e-8), (8.0, 200, 1e-3)]
+MILLIONTH = Fraction(1, 10**6)
 
 
 def exact(number: float) -> Fraction:
@@ -31,8 +36,8 @@ def epsilon_of(ratio: float, reports: int, delta: float, per_unit: int = 1) -> f
     return float(found)
 
 
-def formula(ratio: float, reports: int, delta: float) -> float:
-    """Theorem 3.1 as it is printed, in floats."""
+def closed_form(ratio: float, reports: int, delta: float) -> float:
+    """Theorem 3.1 as it is printed, in floats; it holds where λ ≤ n/(16 ln(2/δ))."""
     root = 8 * math.sqrt(ratio * math.log(4 / delta)) / math.sqrt(reports)
     return math.log(1 + (ratio - 1) / (ratio + 1) * (root + 8 * ratio / reports))
 
@@ -41,6 +46,34 @@ def hockey_stick(law: Floats, other: Floats, epsilon: float) -> float:
     """The least δ with which ε holds between two laws, both ways."""
     ways = ((law, other), (other, law))
     return max(float(np.maximum(one - math.exp(epsilon) * two, 0).sum()) for one, two in ways)
+
+
+def dominating_pair(ratio: float, reports: int) -> tuple[Floats, Floats]:
+    """Laws of both counts, as (reports + 1, reports + 1): the clones' by one binomial after the other, then the one."""
+    clones = binom.pmf(np.arange(reports), reports - 1, 1 / ratio)
+    rest = np.zeros((reports + 1, reports + 1))
+    for c, weight in enumerate(clones):
+        at = np.arange(c + 1)
+        rest[at, c - at] = weight * binom.pmf(at, c, 0.5)
+    first, second = np.roll(rest, 1, axis=0), np.roll(rest, 1, axis=1)
+    keep = ratio / (ratio + 1)
+    return keep * first + (1 - keep) * second, keep * second + (1 - keep) * first
+
+
+def exact_delta(ratio: Fraction, reports: int, factor: Fraction) -> Fraction:
+    """δ of the dominating pair at E = e^ε, over every pair of counts, in fractions."""
+    share, keep, total = 1 / ratio, ratio / (ratio + 1), Fraction(0)
+    rest: dict[tuple[int, int], Fraction] = {}
+    for c in range(reports):
+        weight = math.comb(reports - 1, c) * share**c * (1 - share) ** (reports - 1 - c)
+        for a in range(c + 1):
+            rest[a, c - a] = weight * Fraction(math.comb(c, a), 2**c)
+    for a in range(reports + 1):
+        for b in range(reports + 1 - a):
+            first, second = rest.get((a - 1, b), Fraction(0)), rest.get((a, b - 1), Fraction(0))
+            one, two = keep * first + (1 - keep) * second, keep * second + (1 - keep) * first
+            total += max(Fraction(0), one - factor * two)
+    return total
 
 
 def ones(ratio: float, reports: int, true_ones: int) -> Floats:
@@ -70,6 +103,52 @@ def ternary_delta(ratio: float, reports: int, epsilon: float) -> float:
     return hockey_stick(law, hit * more_ones + miss * (more_zeros + rest), epsilon)
 
 
+@pytest.mark.parametrize(("ratio", "delta"), [(2.0, 1e-6), (54.5981, 1e-6), (1.1, 1e-9), (20.0, 1e-2)])
+def test_of_a_thousand_reports_it_is_what_the_convolution_gives(ratio: float, delta: float) -> None:
+    laws = dominating_pair(ratio, 1000)
+    brute = brentq(lambda epsilon: math.log(hockey_stick(*laws, epsilon) / delta), 1e-3, math.log(ratio) - 1e-6)
+    assert epsilon_of(ratio, 1000, delta) == pytest.approx(brute, rel=1e-4)
+
+
+def is_exact(ratio: Fraction, reports: int, factor: Fraction) -> bool:
+    """The audit of one value: above the enumerated divergence, by no more than what may be left out."""
+    found = shuffle_amplification._divergence(ratio, reports - 1, factor, Fraction(1, 10**12))
+    return 0 <= found - exact_delta(ratio, reports, factor) <= Fraction(2, 10**12)
+
+
+VALUES = [
+    (Fraction(2), 2, Fraction("1.5")),
+    (Fraction("1.1"), 7, Fraction("1.01")),
+    (Fraction("54.5981"), 12, Fraction(3)),
+    (Fraction(3), 25, Fraction("1.0001")),
+    (Fraction(3), 25, Fraction("2.9999")),
+]
+
+
+@pytest.mark.parametrize(("ratio", "reports", "factor"), VALUES)
+def test_of_few_reports_it_is_what_exact_fractions_give_rounded_up(
+    ratio: Fraction, reports: int, factor: Fraction
+) -> None:
+    assert is_exact(ratio, reports, factor)
+
+
+Clones = Callable[[Fraction, int, Fraction, int], tuple[int, list[int], int]]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda clones: lambda ratio, others, *rest: clones(ratio, others + 1, *rest),
+        lambda clones: lambda ratio, others, *rest: clones((ratio + 1) / 2, others, *rest),
+        lambda clones: lambda ratio, others, *rest: clones(ratio * ratio, others, *rest),
+    ],
+    ids=["n for n - 1", "clones of probability 2/(λ + 1)", "clones of probability λ⁻²"],
+)
+def test_a_planted_mistake_is_found(planted: Callable[[Clones], Clones], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle_amplification, "_clones", planted(shuffle_amplification._clones))
+    assert not any(is_exact(*value) for value in VALUES)
+
+
 @pytest.mark.parametrize(("ratio", "reports", "delta"), CASES)
 def test_what_is_claimed_holds_of_every_shuffled_output_of_binary_reports(
     ratio: float, reports: int, delta: float
@@ -79,11 +158,9 @@ def test_what_is_claimed_holds_of_every_shuffled_output_of_binary_reports(
     assert binary_delta(ratio, reports, epsilon) <= delta
 
 
-@pytest.mark.parametrize(("ratio", "reports", "delta"), [case for case in CASES if case[2] < 1e-3])
-def test_an_eighth_of_it_would_be_false(ratio: float, reports: int, delta: float) -> None:
-    """The constant 8 as a 1, or 64 times as many reports as there are: the enumeration tells."""
-    eighth = math.log1p(math.expm1(epsilon_of(ratio, reports, delta)) / 8)
-    assert binary_delta(ratio, reports, eighth) > 10 * delta
+@pytest.mark.parametrize(("ratio", "reports", "delta"), CASES)
+def test_four_tenths_of_it_would_be_false(ratio: float, reports: int, delta: float) -> None:
+    assert binary_delta(ratio, reports, 0.4 * epsilon_of(ratio, reports, delta)) > delta
 
 
 def test_it_holds_where_nobody_else_has_either_value() -> None:
@@ -91,25 +168,23 @@ def test_it_holds_where_nobody_else_has_either_value() -> None:
     assert ternary_delta(4.0, 400, 0.01) > 1e-2  # the enumeration is no formality
 
 
-@pytest.mark.parametrize(("ratio", "reports", "delta"), [*CASES, (2.71828, 10**6, 1e-6), (20.0, 2**21, 1e-12)])
-def test_it_is_the_theorem_rounded_up(ratio: float, reports: int, delta: float) -> None:
-    """Four times as many reports, or another constant, is far outside."""
-    epsilon, printed = epsilon_of(ratio, reports, delta), formula(ratio, reports, delta)
-    assert printed * (1 - 1e-12) <= epsilon <= printed * (1 + 2e-5)
+@pytest.mark.parametrize(
+    ("ratio", "reports", "delta", "gain"),
+    [(54.5981, 10**5, 1e-6, 3.1), (2.71828, 10**6, 1e-6, 3.0), (20.0, 2**21, 1e-12, 2.5), (2.0, 465, 1e-6, 3.2)],
+)
+def test_it_is_several_times_below_the_closed_form(ratio: float, reports: int, delta: float, gain: float) -> None:
+    assert closed_form(ratio, reports, delta) / epsilon_of(ratio, reports, delta) > gain
 
 
-def test_one_report_too_few_and_the_theorem_says_nothing() -> None:
-    """λ ≤ n/(16 ln(2/δ)): 16·2·ln(2·10⁶) is 464.3."""
-    assert amplified(Fraction(2), 465, Fraction(1, 10**6)) is not None
-    assert amplified(Fraction(2), 464, Fraction(1, 10**6)) is None
-    assert amplified(Fraction(2), 0, Fraction(1, 10**6)) is None
+def test_of_one_report_or_none_nothing_is_amplified() -> None:
+    assert amplified(Fraction(2), 2, MILLIONTH) is not None
+    assert amplified(Fraction(2), 1, MILLIONTH) is None
+    assert amplified(Fraction(2), 0, MILLIONTH) is None
 
 
 def test_where_it_is_no_less_than_the_local_guarantee_there_is_none() -> None:
-    """Just within the condition with a small λ: ln(1 + (λ − 1)/(λ + 1)·2.0…) is hardly below ln λ, or above."""
-    reports = math.ceil(16 * 1.1 * math.log(2 / 0.5))
-    assert formula(1.1, reports, 0.5) > math.log(1.1)
-    assert amplified(Fraction("1.1"), reports, Fraction(1, 2)) is None
+    """Of two reports nobody hides the one with probability 1 - 1/λ."""
+    assert amplified(Fraction(10**6), 2, Fraction(1, 10**40)) is None
 
 
 @pytest.mark.parametrize(("ratio", "reports", "delta", "per_unit"), [(1.1, 2000, 1e-7, 2), (1.2, 4000, 1e-6, 4)])
@@ -119,8 +194,7 @@ def test_what_is_claimed_of_all_of_a_clients_reports_holds(
     epsilon = epsilon_of(ratio, reports, delta, per_unit)
     assert epsilon < per_unit * math.log(ratio)
     assert binary_delta(ratio, reports, epsilon, moved=per_unit) <= delta
-    eighth = math.log1p(math.expm1(epsilon) / 8)
-    assert binary_delta(ratio, reports, eighth, moved=per_unit) > delta
+    assert binary_delta(ratio, reports, epsilon / 4, moved=per_unit) > delta
 
 
 @pytest.mark.parametrize(("ratio", "per_unit"), [(1.10517, 10), (1.01, 100), (1.5, 1000)])
@@ -129,29 +203,60 @@ def test_a_clients_replacements_come_one_after_the_other(ratio: float, per_unit:
     reports, delta = 2**21, 1e-6
     epsilon = epsilon_of(ratio, reports, delta, per_unit)
     one = epsilon / per_unit
-    sums = sum(math.exp(j * one) for j in range(per_unit))
-    share = delta / sums  # what each replacement may fail with
-    assert per_unit * formula(ratio, reports, share) <= epsilon * (1 + 1e-6)
-    slack = per_unit * math.expm1(epsilon) / epsilon / sums
-    assert 1 <= slack < 1.2  # the bound of the sum, as an integral
-    assert epsilon > per_unit * formula(ratio, reports, delta)  # who forgets δ' claims too little
+    share = delta / sum(math.exp(j * one) for j in range(per_unit))  # what each replacement may fail with
+    single = amplified(exact(ratio), reports, Fraction(repr(share)))
+    assert single is not None
+    assert one == pytest.approx(float(single), rel=1e-5)
+    assert epsilon > per_unit * epsilon_of(ratio, reports, delta)  # who forgets δ' claims too little
 
 
 def test_more_reports_a_larger_delta_or_fewer_of_a_unit_never_give_a_larger_epsilon() -> None:
     ratio = Fraction("1.2")
     for found in (
-        [amplified(ratio, n, Fraction(1, 10**6), 4) for n in (10**6, 10**5, 10**4)],
-        [amplified(ratio, 10**5, delta, 4) for delta in (Fraction(1, 100), Fraction(1, 10**6), Fraction(1, 10**9))],
-        [amplified(ratio, 10**5, Fraction(1, 10**6), m) for m in (1, 2, 3, 10, 100)],
+        [amplified(ratio, n, MILLIONTH, 4) for n in (10**6, 10**5, 10**4)],
+        [amplified(ratio, 10**5, delta, 4) for delta in (Fraction(1, 100), MILLIONTH, Fraction(1, 10**9))],
+        [amplified(ratio, 10**5, MILLIONTH, m) for m in (1, 2, 3, 10, 100)],
     ):
         assert all(one is not None and two is not None and one < two for one, two in pairwise(found))
 
 
+def test_one_more_report_never_gives_a_larger_epsilon() -> None:
+    ratio = Fraction("54.5981")
+    found = [amplified(ratio, n, MILLIONTH) for n in (*range(2, 60), *range(5000, 5020), *range(10**5, 10**5 + 5))]
+    assert all(more is None or (fewer if fewer is not None else ratio) >= more for fewer, more in pairwise(found)), (
+        found
+    )
+
+
+#: λ, n, 1/δ and m, and the ε that releases and plans state.
+FROZEN = {
+    ("54.5981", 100000, 1000000, 1): "16977/100000",
+    ("2.71828", 10000, 1000000, 1): "530053/10000000",
+    ("1.5", 1000, 100000000, 1): "699949/10000000",
+    ("403.428", 2000000, 1000000000, 1): "72077/500000",
+    ("2", 50, 100, 1): "18247/125000",
+    ("1.2", 100000, 1000000, 10): "8173/400000",
+    ("2.71828", 1000000, 1000000, 3): "36079/2500000",
+}
+
+
+def test_every_machine_computes_the_same_number() -> None:
+    for (ratio, reports, failure, per_unit), epsilon in FROZEN.items():
+        assert amplified(Fraction(ratio), reports, Fraction(1, failure), per_unit) == Fraction(epsilon)
+
+
+def test_an_epsilon_is_tried_without_a_search() -> None:
+    ratio = Fraction("54.5981")
+    assert is_amplified_to(ratio, 10**5, Fraction("0.16977"), MILLIONTH)
+    assert not is_amplified_to(ratio, 10**5, Fraction("0.169769"), MILLIONTH)
+    assert not is_amplified_to(ratio, 1, Fraction("0.16977"), MILLIONTH)
+
+
 def test_a_unit_of_very_many_reports_is_answered_quickly_and_soundly() -> None:
-    many = amplified(1 + Fraction(1, 2**31), 2**21, Fraction(1, 10**6), 2**31)
+    many = amplified(1 + Fraction(1, 2**31), 2**21, MILLIONTH, 2**31)
     assert many is not None
     assert many < 1
-    assert amplified(Fraction(3), 2**21, Fraction(1, 10**6), 2**31) is None
+    assert amplified(Fraction(3), 2**21, MILLIONTH, 2**31) is None
 
 
 @pytest.mark.parametrize(
