@@ -23,7 +23,7 @@ def error_figure(advice: Advice) -> "Figure":
     """The predicted standard error of an answer against rows, both axes logarithmic.
 
     A line for each promise with its noise dashed, the hashing part they share, the plan's own rows, the best of each
-    promise, RACE's R*, and what is not allowed shaded.
+    promise, the best rows without limits (R*), and what is not allowed shaded.
 
     Returns:
         A matplotlib figure; ``figure.savefig(path)`` writes it.
@@ -129,7 +129,7 @@ def _mark_rows(axis: "Axes", advice: Advice) -> None:
     if advice.optimal_rows is not None:
         sizes = [size for size in advice.sizes if size.rows == advice.optimal_rows]
         if sizes:
-            label = f"RACE's R* = {advice.optimal_rows:,}"
+            label = f"R* = {advice.optimal_rows:,}, without limits"
             axis.plot(
                 [advice.optimal_rows],
                 [sizes[0].errors[0]],

@@ -113,7 +113,7 @@ def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
                 }
             )
             if curve.family == "hashed":
-                stars = {epsilon: best_rows(curve, truth, epsilon) for epsilon in curve.epsilons}
+                stars = best_rows(curve, truth)
                 rows += [{**known, "part": "best rows", "epsilon": e, "rows": R} for e, R in stars.items()]
             print(f"{time.perf_counter() - started:4.0f} s  {data.name}: {curve.label}", flush=True)
         rows.append({"part": "about", "data": data.name, "text": data.about, "setting": subject.setting})

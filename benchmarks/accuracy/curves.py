@@ -15,7 +15,8 @@ import hushsum as hs
 from benchmarks.accuracy.data import DataSet
 from benchmarks.accuracy.sums import exact_sums
 from benchmarks.report import Row
-from hushsum.error_bounds import optimal_rows
+from hushsum.advice.costs import Guesses, stand_in
+from hushsum.advice.forecast import Hashing, optimal_rows
 from hushsum.errors import NotBuiltError
 from hushsum.families import FAMILIES
 
@@ -32,7 +33,7 @@ SMALL_DELTA: Final = 1e-6
 DELTAS: Final = (PURE, SMALL_DELTA)
 CONFIDENCE: Final = 0.95
 _LIMIT: Final = 1_000_000  # of ε: these are no releases of anybody's
-_ROOT_QUERIES: Final = 200  # for f̃, of which the mean is wanted
+_MADE_UP: Final = 4096  # records that a prediction is made from
 
 
 @dataclass(frozen=True)
@@ -104,17 +105,16 @@ class Truth:
     """
 
     data: DataSet
-    _sums: dict[tuple[str, bool], Floats] = field(default_factory=dict)
+    _sums: dict[str, Floats] = field(default_factory=dict)
 
-    def of(self, plan: hs.Plan, *, root: bool = False) -> Floats:
-        """Σ k(x, q), or Σ √k(x, q) at the first queries, of a plan's kernel."""
+    def of(self, plan: hs.Plan) -> Floats:
+        """Σ k(x, q) of a plan's kernel, at each query."""
         fields = plan.family.to_fields()
         keys = ("kernel", "bandwidth", "power", "exponent", "cells", "transforms")
         name = repr([fields.get(key) for key in keys])
-        if (name, root) not in self._sums:
-            queries = self.data.queries[:_ROOT_QUERIES] if root else self.data.queries
-            self._sums[name, root] = exact_sums(plan.family, self.data.records, queries, root=root)
-        return self._sums[name, root]
+        if name not in self._sums:
+            self._sums[name] = exact_sums(plan.family, self.data.records, self.data.queries)
+        return self._sums[name]
 
 
 def measure(curve: Curve, truth: Truth) -> list[Row]:
@@ -129,11 +129,16 @@ def measure(curve: Curve, truth: Truth) -> list[Row]:
     return rows
 
 
-def best_rows(curve: Curve, truth: Truth, epsilon: float) -> int:
-    """R* = ⌈f̃ ε/√2⌉ with f̃ averaged over queries, and of ε what is left beside the count counter."""
-    plan = curve.plan(truth.data, curve.sizes[0], 1)
-    share = curve.sizes[0] / float(plan.privacy.mechanism.scale)
-    return optimal_rows(float(truth.of(plan, root=True).mean()), epsilon * share)
+def best_rows(curve: Curve, truth: Truth) -> dict[float, int]:
+    """R* of each ε, predicted from the plan, the number of records and their mean kernel: nothing else of them."""
+    plan, records = curve.plan(truth.data, curve.sizes[-1], 1), truth.data.size
+    guesses = Guesses.checked(plan, records, float(truth.of(plan).mean()) / records, None)
+    hashing = Hashing(plan, stand_in(plan, guesses.density, min(records, _MADE_UP)))
+    found = {
+        epsilon: optimal_rows(plan.replace_privacy(epsilon=f"{epsilon:g}"), guesses, hashing)
+        for epsilon in curve.epsilons
+    }
+    return {epsilon: rows for epsilon, rows in found.items() if rows is not None}
 
 
 def errors_of(answer: hs.Answer, density: Floats, exact: Floats, records: int) -> Errors:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA
 from benchmarks.accuracy.peers import PEERS, Peer
 from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE
@@ -21,9 +23,8 @@ def of_subject(data: str, rows: Sequence[Row]) -> str:
     measured, stars = matching(rows, part="curve", data=data), matching(rows, part="best rows", data=data)
     some = at_delta(measured, PURE)
     said = [say(some) for say in _SAID.get(data, ())] + [_median(matching(rows, part="kernel", data=data))]
-    if data == "skin":
-        said.append(_best_rows(some, stars))
-    said.append(_gain(measured, ABSOLUTE if data in _LSQ_METRIC else RELATIVE))
+    metric = ABSOLUTE if data in _LSQ_METRIC else RELATIVE
+    said += [_best_rows(some, stars, metric), _gain(measured, metric)]
     return "".join(f"\n{one}\n" for one in said if one)
 
 
@@ -122,18 +123,31 @@ def _cells(rows: Sequence[Row]) -> str:
     )
 
 
-def _best_rows(rows: Sequence[Row], stars: Sequence[Row]) -> str:
+def _best_rows(rows: Sequence[Row], stars: Sequence[Row], metric: str) -> str:
+    """Of each hashed sketch: predicted rows, the best size tried, and what the prediction costs, where it was tried."""
     said = []
-    for star in matching(stars, sketch=_INDEPENDENT):
-        found = best(matching(rows, sketch=_INDEPENDENT, epsilon=star["epsilon"]), RELATIVE)
-        if found is not None:
-            said.append(f"{int(star['rows']):,} ({int(found['size']):,}) at ε = {star['epsilon']:g}")
+    for sketch in dict.fromkeys(str(star["sketch"]) for star in stars):
+        ones = [_beside_the_best(rows, star, metric) for star in matching(stars, sketch=sketch)]
+        said.append(f"{sketch} {' / '.join(ones)}")
     if not said:
         return ""
+    epsilons = " / ".join(f"{float(e):g}" for e in dict.fromkeys(str(star["epsilon"]) for star in stars))
     return (
-        f"R\\* of independent rows, with the best size tried in brackets: {', '.join(said)}. R\\* is several times too "
-        "large, because it uses f̃², the upper bound of a row's variance, in place of the variance."
+        f"R\\* of pure ε = {epsilons}, with the best size tried, and how much more than there answers err at R\\* "
+        f"(between sizes, interpolated; – beyond all of them): {'; '.join(said)}."
     )
+
+
+def _beside_the_best(rows: Sequence[Row], star: Row, metric: str) -> str:
+    tried, rows_there = matching(rows, sketch=star["sketch"], epsilon=star["epsilon"]), int(star["rows"])
+    found, sizes = best(tried, metric), [int(row["size"]) for row in tried]
+    if found is None:
+        return f"{rows_there:,}"
+    if not sizes[0] <= rows_there <= sizes[-1]:
+        return f"{rows_there:,} ({int(found['size']):,}, –)"
+    errors = np.log([float(row[metric]) for row in tried])
+    more = float(np.exp(np.interp(np.log(rows_there), np.log(sizes), errors))) / float(found[metric]) - 1
+    return f"{rows_there:,} ({int(found['size']):,}, {100 * max(0.0, more):.0f} %)"
 
 
 def _taxi(rows: Sequence[Row]) -> str:

@@ -17,39 +17,32 @@ _BLOCK_PAIRS: Final = 1 << 17
 _PART: Final = 50  # queries at once
 
 
-def exact_sums(family: Family, records: Any, queries: Any, *, root: bool = False) -> Floats:
-    """Σ_x k(x, q) over all records, or f̃ = Σ √k(x, q), for each of m queries: (m,) float64.
+def exact_sums(family: Family, records: Any, queries: Any) -> Floats:
+    """Σ_x k(x, q) over all records, for each of m queries: (m,) float64.
 
     Args:
         family: Whose kernel it is.
         records: (n, d), or n sets as a CSR matrix.
         queries: (m, d), or m sets as one.
-        root: Of √k.
     """
     parts = [queries[start : start + _PART] for start in range(0, queries.shape[0], _PART)]
-    one = _sets(records, root=root) if hasattr(records, "indptr") else _vectors(family, records, root=root)
+    one = _sets(records) if hasattr(records, "indptr") else _vectors(family, records)
     with ThreadPoolExecutor(_THREADS) as threads:
         return np.concatenate([*threads.map(one, parts)])
 
 
-def _vectors(family: Family, records: Floats, *, root: bool) -> Callable[[Floats], Floats]:
+def _vectors(family: Family, records: Floats) -> Callable[[Floats], Floats]:
     points, weights = kernels.merge_equal(np.asarray(records, np.float64))
-
-    def kernel(x: Floats, y: Floats) -> Floats:
-        return np.sqrt(family.kernel(x, y)) if root else family.kernel(x, y)
 
     def sums(queries: Floats) -> Floats:
         asked = np.asarray(queries, np.float64)
-        return kernels.weighted_kernel_sums(kernel, points, weights, asked, block_pairs=_BLOCK_PAIRS)
+        return kernels.weighted_kernel_sums(family.kernel, points, weights, asked, block_pairs=_BLOCK_PAIRS)
 
     return sums
 
 
-def _sets(records: Any, *, root: bool) -> Callable[[Any], Floats]:
+def _sets(records: Any) -> Callable[[Any], Floats]:
     points, weights = kernels.merge_equal_sets((records.indptr, records.indices))
-
-    def kernel(x: kernels.Sets, y: kernels.Sets) -> Floats:
-        return np.sqrt(kernels.jaccard(x, y)) if root else kernels.jaccard(x, y)
 
     def sums(queries: Any) -> Floats:
         asked = (queries.indptr, queries.indices)
@@ -57,7 +50,7 @@ def _sets(records: Any, *, root: bool) -> Callable[[Any], Floats]:
         # Different sets are few of all; each block of them meets every query of this part.
         for start in range(0, len(weights), _BLOCK_PAIRS // _PART):
             stop = min(start + _BLOCK_PAIRS // _PART, len(weights))
-            total += weights[start:stop] @ kernel(_cut(points, start, stop), asked)
+            total += weights[start:stop] @ kernels.jaccard(_cut(points, start, stop), asked)
         return total
 
     return sums

@@ -7,6 +7,7 @@ from hushsum.advice.costs import Allowance, Costs, Guesses
 from hushsum.advice.forecast import advise
 from hushsum.advice.local import ReportAdvice, ReportSize, advise_reports
 from hushsum.advice.ranges import AdviceRange, advise_range
+from hushsum.advice.sketches import SketchChoice, choose_sketch
 from hushsum.advice.values import Advice, Promise, Size, shown
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "ReportAdvice",
     "ReportSize",
     "Size",
+    "SketchChoice",
     "advise",
     "advise_range",
     "advise_reports",
+    "choose_sketch",
     "shown",
 ]

@@ -10,10 +10,12 @@ come from public knowledge alone.
 on how the records lie. What is known of that is a public guess, the mean kernel at a query; so these lie as plainly as
 can be while that is true of them:
 
-* Vectors: normal about one place within the bounds, with a standard deviation that is the same share of each column's
-  range, mirrored at the bounds; at the largest share they fill the bounds evenly. Queries are more of the same, or,
-  where even that leaves too many records near, lie in the corner that is opposite to the records'.
-* Models (family ``paired``): records as above; queries are coefficients of any direction, half as long as allowed.
+* Vectors: normal about four places within the bounds, more widely about one than about another, as real records lie
+  more densely in some places: with a standard deviation that is a share of each column's range, mirrored at the bounds.
+  Where that leaves too few near, about one place; at the largest share they fill the bounds evenly. Queries are more of
+  the same, or, where even that leaves too many records near, lie in the corner that is opposite to the records'.
+* Models (family ``paired``): records about one place; queries are coefficients of any direction, half as long as
+  allowed.
 * Sets: 32 ids each, some of them twice, from a pool whose size decides how alike two sets are. Queries are such sets.
 
 All is drawn from a fixed public seed.
@@ -175,6 +177,7 @@ _CLOSE: Final = 0.005  # a density is met so closely, where one is met at all
 _SPREADS: Final = (2.0**-30, 2.0**3)  # of a column's range: records in one place, and evenly over the bounds
 _HALVINGS: Final = 48
 _SET_IDS: Final = 32
+_OCTAVES: Final = (-1.5, -0.5, 0.5, 1.5)  # of widths, one a place
 _CORNER: Final = 0.02  # of a column's range: how widely queries lie about a corner
 
 
@@ -196,11 +199,6 @@ class StandIn:
     def density(self) -> float:
         """The mean kernel, over all records and queries."""
         return float(self.kernels.mean())
-
-    @property
-    def root_density(self) -> float:
-        """The mean of √k: RACE's f̃ is so many times the number of records."""
-        return float(np.sqrt(np.maximum(self.kernels, 0.0)).mean())
 
 
 def stand_in(plan: Plan, density: float, records: int, *, seed: int = SEED) -> StandIn:
@@ -263,7 +261,16 @@ def _populations(plan: Plan, records: int, seed: PublicSeed) -> list[tuple[Popul
         models = _models(plan.family, of_queries)
         return [(lambda share: (cloud(centre, normals, share), models), _SPREADS)]
     about = of_queries.normal(QUERIES * dim).reshape(QUERIES, dim)
+    widths = np.exp2(_OCTAVES)[:, None]
+    centres = 0.25 + 0.5 * PublicStream(seed, "advice/centres").uniform(len(widths) * dim).reshape(-1, dim)
+
+    def clouds(share: float) -> tuple[Floats, Floats]:
+        mine, asked = (np.arange(number) % len(widths) for number in (records, QUERIES))
+        of_records, of_queries = normals * widths[mine], about * widths[asked]
+        return cloud(centres[mine], of_records, share), cloud(centres[asked], of_queries, share)
+
     return [
+        (clouds, _SPREADS),
         (lambda share: (cloud(centre, normals, share), cloud(centre, about, share)), _SPREADS),
         (lambda share: (cloud(0.0, normals, share), cloud(1.0, about, max(share, _CORNER))), _SPREADS),
     ]

@@ -8,8 +8,9 @@ that rows put together, D of single records. A sketch of all records and those o
 Over rows it goes as 1/R, but for Sobol rows. Theirs is measured in sets of 1, 2, 4 … rows, as many sets as are
 affordable; between these it goes as a power of the rows, and beyond 1,024 rows a set as 1/R, which is more than true.
 
-Records that lie otherwise err otherwise: of those in several clusters 0.75 to 1.0 times as much was seen, of real ones
-(colours, places, pulsars) 1.0 to 1.4 times, and of models up to 1.8 times, with where their records lie.
+Records that lie otherwise err otherwise: of those in several clusters 0.8 to 1.0 times as much was seen, of real ones
+(colours, places, trees, pay) 1.0 to 1.3 times, with Sobol rows 0.7 to 1.7 times, and of models up to 1.8 times, with
+where their records lie.
 """
 
 import math
@@ -21,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import error_bounds
 from hushsum.advice.costs import (
     Allowance,
     Clock,
@@ -97,7 +97,7 @@ class _Adviser:
         self._plans = (pure(plan), *(() if isinstance(delta, PlanError) else (delta,)))
 
     def advice(self) -> Advice:
-        own, theory = rows_of(self._plan), self._optimal_rows()
+        own, theory = rows_of(self._plan), optimal_rows(self._plans[0], self._guesses, self._hashing)
         ladder, end = self._ladder(own, theory)
         best = [self._best(index, ladder) for index in range(len(self._plans))]
         wanted = {size.rows: size for size in ladder}
@@ -193,15 +193,20 @@ class _Adviser:
             useful_clients=math.ceil(math.ceil(needed) * self._guesses.clients / self._guesses.records),
         )
 
-    def _optimal_rows(self) -> int | None:
-        """RACE's R*, with the ε that pure noise leaves for the rows' counters; up to whole sets of Sobol rows."""
-        plan = self._plans[0]
-        if plan.family.name != "hashed" or self._unit is None:
-            return None
-        epsilon = plan.family.sensitivity.l1 / float(plan.privacy.mechanism.scale)
-        epsilon /= math.sqrt(self._guesses.noised(plan))
-        rows = error_bounds.optimal_rows(self._guesses.records * self._population.root_density, epsilon)
-        return -(-rows // self._unit) * self._unit
+
+def optimal_rows(plan: Plan, guesses: Guesses, hashing: "Hashing") -> int | None:
+    """R*: the rows with the least predicted error, whatever they cost; None without pure noise of the hashed family.
+
+    A row answers with the variance V of the records that collide with a query, and R of them with V/R, less for Sobol
+    rows. Noise adds N·R. V is at most f̃², of which RACE's R* is made (Corollary 3.5), and usually far less: for
+    independent rows R* is √(V/N) here.
+    """
+    own, unit = rows_of(plan), row_unit(plan)
+    if plan.family.name != "hashed" or plan.privacy.delta or own is None or unit is None:
+        return None
+    noise = noise_error(plan, guesses, hashing) ** 2 / own
+    sizes = {unit * max(1, round(2 ** (step / _STEPS) / unit)) for step in range(_STEPS * _ROWS_MAX.bit_length())}
+    return min(sizes, key=lambda rows: (hashing.variance(rows, guesses.records) + noise * rows, rows))
 
 
 def noise_error(plan: Plan, guesses: Guesses, hashing: "Hashing") -> float:

@@ -79,7 +79,7 @@ class Advice:
         allowance: What a size may cost.
         sizes: From the smallest; among them the plan's own, and the best of each promise.
         promises: Pure ε, then zCDP at the plan's δ (or at 10⁻⁶), where it can be calibrated.
-        optimal_rows: RACE's R* for pure ε, for the hashed family.
+        optimal_rows: R* for pure ε, for the hashed family: the rows with the least predicted error, without limits.
         bound_by: What stops the sizes from growing.
         reached_density: The mean kernel that the made-up records have: near the guessed one.
         kernel_error: For each record, how far the estimated kernel may lie off, which no standard error shows.

@@ -8,7 +8,7 @@ import pytest
 
 from hushsum import Plan, delta, error_bounds
 from hushsum.advice import Advice, Allowance, advise, shown
-from hushsum.advice.costs import stand_in
+from hushsum.advice.costs import stand_in, with_rows
 from hushsum.advice.forecast import Hashing
 from hushsum.delta import DeltaId
 from hushsum.query import noise_std_error
@@ -19,8 +19,15 @@ DELTA: dict[str, object] = {"delta": "0.000001", "total_delta": "0.000001"}
 HERMITE: dict[str, object] = {"family": "hermite", "kernel": "gaussian", "rows": ..., "buckets": ..., "seed": ...}
 
 
-def advice_for(plan: Plan, *, records: int = 20_000, density: float = 0.2, clients: int | None = None) -> Advice:
-    return advise(plan, records=records, density=density, clients=clients, allowance=SMALL)
+def advice_for(
+    plan: Plan,
+    *,
+    records: int = 20_000,
+    density: float = 0.2,
+    clients: int | None = None,
+    allowance: Allowance = SMALL,
+) -> Advice:
+    return advise(plan, records=records, density=density, clients=clients, allowance=allowance)
 
 
 @pytest.mark.parametrize("density", (0.5, 0.2, 0.02))
@@ -167,15 +174,31 @@ def test_with_delta_noise_does_not_grow_and_the_largest_allowed_size_is_the_best
     assert advice.at(promise.enough).errors[1] <= 1.05 * advice.at(promise.best).errors[1]
 
 
-def test_the_optimum_of_the_paper_is_named_beside_that_of_the_prediction() -> None:
+def test_the_best_rows_are_those_whose_noise_is_what_collisions_of_made_up_records_come_to() -> None:
+    """Counted here: the variance, over codes that are drawn anew, of how many records share a row's code with a query.
+
+    R* of the paper takes f̃² for it, which is its upper bound.
+    """
     plan = small_plan(privacy={"epsilon": "0.1"})
-    advice = advice_for(plan)
-    made = stand_in(plan, 0.2, 4096)
-    epsilon = plan.family.sensitivity.l1 / float(plan.privacy.mechanism.scale)
-    assert advice.optimal_rows == error_bounds.optimal_rows(20_000 * made.root_density, epsilon)
-    assert advice.promises[0].best is not None
-    assert advice.optimal_rows > advice.promises[0].best
-    assert advice.at(advice.optimal_rows).errors[0] > advice.at(advice.promises[0].best).errors[0]
+    advice, made, rows = advice_for(plan), stand_in(plan, 0.2, 4096), 4096
+    many = with_rows(plan, rows).family
+    sketch = np.zeros(many.shape, np.int64)
+    many.add(sketch, many.accept(made.records)[0])
+    one = many.answer(sketch, made.queries, noise_variance=0.0).std_error * math.sqrt(rows) / len(made.records)
+    spread = math.sqrt(float(np.square(one).mean()))
+    scale = float(plan.privacy.mechanism.scale) / plan.family.sensitivity.l1
+    best = 20_000 * spread / (math.sqrt(2) * scale)
+    assert advice.optimal_rows == pytest.approx(best, rel=0.15)
+    paper = error_bounds.optimal_rows(20_000 * float(np.sqrt(made.kernels).mean()), 1 / scale)
+    assert paper > 2 * best
+    assert advice.at(advice.optimal_rows).errors[0] < 1.01 * min(size.errors[0] for size in advice.sizes)
+
+
+def test_the_best_rows_without_limits_may_be_beyond_them() -> None:
+    advice = advice_for(small_plan(), allowance=Allowance(memory_mib=0.01))
+    assert advice.optimal_rows is not None
+    assert advice.optimal_rows > (advice.promises[0].best or 0)
+    assert advice.at(advice.optimal_rows).exceeds
 
 
 def test_unit_client_multiplies_noise_by_its_bound_and_says_how_many_clients_make_up_for_it() -> None:

@@ -1,8 +1,8 @@
 """Predictions against records that lie otherwise than those that predictions are made from.
 
 How much hashing errs depends on how records lie, and a prediction knows their mean kernel alone; here ε is so large
-that hashing is nearly the whole error. Of equal clusters 0.88 to 1.0 times the prediction was seen, of a dense one and
-a wide one 0.75 to 0.88, of real records 1.02 to 1.36 (skin colours, places of taxis, pulsars), of sets 0.98 to
+that hashing is nearly the whole error. Of equal clusters 0.91 times the prediction was seen, of a dense one and
+a wide one 0.82, of real records 1.0 to 1.3 (skin colours, places of taxis, trees, pay), of sets 0.98 to
 1.01. Of models it was 0.9 to 1.8 times, as the sketched records lie in the middle of their bounds or near a side. A
 case fails where it is 15 % off what was seen of it: this holds the stated limits, not that other data keep to them.
 
@@ -67,7 +67,7 @@ def clusters(*widths: float) -> Iterator[Drawn]:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    ("widths", "seen"), (((0.6, 0.6, 0.6), 0.91), ((0.1, 2), 0.75)), ids=("equal clusters", "a dense and a wide one")
+    ("widths", "seen"), (((0.6, 0.6, 0.6), 0.91), ((0.1, 2), 0.82)), ids=("equal clusters", "a dense and a wide one")
 )
 def test_of_clusters_hashing_errs_a_little_less(widths: tuple[float, ...], seen: float) -> None:
     assert ratio_of(plan_of(), list(clusters(*widths))) == pytest.approx(seen, rel=TOLERANCE)
@@ -75,7 +75,7 @@ def test_of_clusters_hashing_errs_a_little_less(widths: tuple[float, ...], seen:
 
 @pytest.mark.statistical
 @pytest.mark.skipif(not SKIN.exists(), reason="the data of the papers is not beside this checkout")
-def test_of_real_colours_hashing_errs_up_to_a_third_more() -> None:
+def test_of_real_colours_hashing_errs_a_quarter_more() -> None:
     from pyarrow import parquet
 
     table, rng = parquet.read_table(SKIN, columns=["b", "g", "r"]), np.random.default_rng(SEED)
@@ -83,7 +83,7 @@ def test_of_real_colours_hashing_errs_up_to_a_third_more() -> None:
     drawn = [colours[rng.integers(len(colours), size=RECORDS + QUERIES)] for _ in range(SKETCHES)]
     plan = plan_of({"dim": 3, "lower": [0, 0, 0], "upper": [255, 255, 255]}, bandwidth=8)
     ratio = ratio_of(plan, [(some[:RECORDS], some[RECORDS:]) for some in drawn])
-    assert ratio == pytest.approx(1.3, rel=TOLERANCE)
+    assert ratio == pytest.approx(1.24, rel=TOLERANCE)
 
 
 def other_stand_ins(plan: hs.Plan, density: float) -> list[Drawn]:

@@ -31,13 +31,13 @@ def test_each_promise_has_its_error_its_noise_and_its_best(advice: Advice) -> No
     )
 
 
-def test_the_plan_and_the_optimum_of_the_paper_are_marked(advice: Advice) -> None:
+def test_the_plan_and_the_best_rows_without_limits_are_marked(advice: Advice) -> None:
     axis = error_figure(advice).axes[0]
     marked = {str(line.get_label()): line.get_xydata() for line in axis.lines}
     plan = next(place for label, place in marked.items() if label.startswith("the plan: R = 20,"))
     assert np.asarray(plan).tolist() == [[20, advice.std_error]]
-    paper = np.asarray(marked[f"RACE's R* = {advice.optimal_rows:,}"])
-    assert paper[0, 0] == advice.optimal_rows
+    star = np.asarray(marked[f"R* = {advice.optimal_rows:,}, without limits"])
+    assert star.tolist() == [[advice.optimal_rows, advice.at(advice.optimal_rows).errors[0]]]
 
 
 def test_what_is_not_allowed_is_shaded_from_the_largest_allowed_size(advice: Advice) -> None:

@@ -121,7 +121,7 @@ def test_the_plot_is_written_and_named(hushsum: Hushsum, tmp_path: Path) -> None
         (("--records", "nan", "--density", "0.2"), "a number above 0"),
         (("--records", "1e4", "--density", "0.2", "--device-ms", "-1"), "a number above 0"),
         (("--records", "500", "--density", "0.2", "--plot", "advice.abc"), "--plot"),
-        (("--records", "500", "--plot", "advice.png"), "--plot need both --records and --density"),
+        (("--records", "500", "--plot", "advice.png"), "--plot and --sketches need both --records and --density"),
     ),
 )
 def test_what_cannot_be_is_refused_in_a_sentence(
@@ -229,4 +229,23 @@ def test_without_guesses_a_range_of_them_is_shown(hushsum: Hushsum, tmp_path: Pa
 def test_clients_and_a_plot_need_both_guesses(hushsum: Hushsum, tmp_path: Path) -> None:
     ended = hushsum("plan", "advise", file_of(small_plan(), tmp_path), "--records", "5e4", "--clients", "7")
     assert ended.status == 2
-    assert "--clients and --plot need both --records and --density" in ended.err
+    assert "--clients, --plot and --sketches need both --records and --density" in ended.err
+
+
+def test_sketches_of_a_kernel_are_compared(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(small_plan(sketch={"kernel": "laplacian"}), tmp_path)
+    asked = ("plan", "advise", path, "--records", "2e4", "--density", "0.2", "--memory-mib", "0.05", "--sketches")
+    ended = hushsum(*asked)
+    assert ended.status == 0, ended.err
+    words = [line.split() for line in ended.out.splitlines()]
+    families = [line[0] for line in words if line and line[0] in {"hashed", "fourier"}]
+    assert set(families) == {"hashed", "fourier"}
+    found = json.loads(hushsum(*asked, "--json").out)["sketches"]
+    assert [choice["sketch"]["family"] for choice in found] == families
+    assert found[0]["std_error"] == min(choice["std_error"] for choice in found)
+
+
+def test_sketches_need_guesses_and_sketch_deltas(hushsum: Hushsum, tmp_path: Path) -> None:
+    ended = hushsum("plan", "advise", file_of(small_plan(), tmp_path), "--sketches")
+    assert ended.status == 2
+    assert "need both --records and --density" in ended.err
