@@ -4,7 +4,7 @@ Counters of reports are undone in :mod:`hushsum.local.estimation`.
 """
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,30 @@ from hushsum.local import estimation
 from hushsum.local.estimation import Tally
 from hushsum.plan import Plan
 
+if TYPE_CHECKING:
+    from hushsum.families.partition import Partition
+    from hushsum.families.partition.consistency import ConsistentCells
+    from hushsum.families.partition.family import CellEstimates
+
 Counters = npt.NDArray[np.int64]
 
 
 class ClassSums:
-    """Counters of one class, or of several added up, computed once and read-only.
+    """Counters of one class, or of several added up, computed once and read-only; and the cells that they make.
 
     Args:
+        plan: Of the counters.
         counters: (classes, shape...) int64, noised. They must not change afterwards.
+        counts: (classes,) int64, noised count counters; None: cells are consistent among themselves alone.
+        submissions: See :func:`noise_variance`.
     """
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
+    def __init__(
+        self, plan: Plan, counters: Counters, counts: Counters | None = None, submissions: int | None = None
+    ) -> None:
+        self._plan, self._counters, self._counts, self._submissions = plan, counters, counts, submissions
         self._sums: dict[tuple[int, int], Counters] = {}
+        self._estimates: dict[tuple[int, int], CellEstimates] = {}
 
     def of(self, classes: slice) -> Counters:
         """(shape...): the sum over these classes, the same array whenever it is asked for."""
@@ -38,14 +49,34 @@ class ClassSums:
             self._sums[key] = summed
         return self._sums[key]
 
+    def estimates(self, classes: slice) -> "CellEstimates | None":
+        """Of the cells of a partition; None for other families."""
+        if (family := _partition(self._plan)) is None:
+            return None
+        key, scale = (classes.start, classes.stop), self._plan.privacy.mechanism.count_scale
+        if key not in self._estimates:
+            variance = (classes.stop - classes.start) * noise_variance(self._plan, self._submissions)
+            count = None if self._counts is None else (float(self._counts[classes].sum()) / scale, scale)
+            self._estimates[key] = family.estimates(self.of(classes), noise_variance=variance, count=count)
+        return self._estimates[key]
+
 
 #: What is computed of a release's counters once, to answer many queries.
 Prepared = Tally | ClassSums | None
 
 
-def prepare(plan: Plan, counters: Counters) -> Prepared:
-    """What answers to many queries share; the counters must not change afterwards. None where there is nothing."""
-    return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(counters)
+def prepare(
+    plan: Plan, counters: Counters, counts: Counters | None = None, *, submissions: int | None = None
+) -> Prepared:
+    """What answers to many queries share; the counters must not change afterwards. None where there is nothing.
+
+    Args:
+        plan: Of the release.
+        counters: (classes, shape...) int64, noised; of reports (1, R, outputs).
+        counts: (classes,) int64: the cells of a partition are then consistent with the number of records, too.
+        submissions: Of a secure sum or of silos, see :func:`noise_variance`.
+    """
+    return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(plan, counters, counts, submissions)
 
 
 def kernel_sum(
@@ -76,9 +107,12 @@ def kernel_sum(
     if _of_reports(plan):
         return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
     chosen = _classes(plan, label)
-    summed = prepared.of(chosen) if isinstance(prepared, ClassSums) else _class_sum(counters, chosen)
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, submissions=submissions)
+    estimates = sums.estimates(chosen) if groups is None else None
+    if estimates is not None and (found := estimates.answer(queries)) is not None:
+        return found
     variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
-    return plan.family.answer(summed, queries, noise_variance=variance, groups=groups)
+    return plan.family.answer(sums.of(chosen), queries, noise_variance=variance, groups=groups)
 
 
 def noise_variance(plan: Plan, submissions: int | None = None) -> float:
@@ -99,13 +133,24 @@ def noise_variance(plan: Plan, submissions: int | None = None) -> float:
     return variance * submissions / (h or 1)
 
 
-def count(plan: Plan, counts: Counters, *, label: str | None = None, counters: Counters | None = None) -> float:
-    """The noisy number of records, from the count counters (classes,): unbiased, and maybe below 0.
+def count(
+    plan: Plan,
+    counts: Counters,
+    *,
+    label: str | None = None,
+    counters: Counters | None = None,
+    prepared: Prepared = None,
+) -> float:
+    """The noisy number of records: unbiased, and maybe below 0.
 
-    Of reports it is exact, and that of one class is estimated from their counters, which are read for that alone.
+    It is that of the count counters (classes,), or with ``counters`` of a partition that of its cells and the counter
+    together, where that is better. Of reports it is exact, and that of one class is estimated from their counters,
+    which are read for that alone.
     """
     if _of_reports(plan):
         return estimation.count(plan, counts) if label is None else estimation.count_of(plan, _given(counters), label)
+    if (cells := _cells(plan, counts, label, counters, prepared)) is not None:
+        return cells.total
     return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
@@ -114,10 +159,14 @@ def count_std_error(
 ) -> float:
     """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, see :func:`noise_variance`).
 
-    Of reports 0, or of one class from their counters.
+    With ``counters`` it is that of the count with them; their values tell it of reports alone, where it is 0 but for
+    one class.
     """
     if _of_reports(plan):
         return 0.0 if label is None else estimation.count_std_error(plan, _given(counters), label=label)
+    counts = np.zeros(plan.counters_shape[0], np.int64)  # whose values tell no variance
+    if (cells := _cells(plan, counts, label, counters, None, submissions)) is not None:
+        return math.sqrt(cells.total_variance)
     chosen = _classes(plan, label)
     variance = noise_variance(plan, submissions)
     return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
@@ -140,13 +189,43 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     """
     if _of_reports(plan):
         return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
-    records = max(count(plan, counts, label=label), 1.0)
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
+    estimates = sums.estimates(_classes(plan, label))
+    if groups is None and estimates is not None and (shares := estimates.shares(queries)) is not None:
+        return shares
+    if estimates is None or (cells := estimates.cells) is None:
+        n, of_n = count(plan, counts, label=label), count_std_error(plan, label=label, submissions=submissions)
+    else:
+        n, of_n = cells.total, math.sqrt(cells.total_variance)
+    records = max(n, 1.0)
     answer = kernel_sum(
         plan, counters, queries, label=label, groups=groups, submissions=submissions, prepared=prepared
     ).over(records)
-    of_count = count_std_error(plan, label=label, submissions=submissions) / records
-    std_error = np.hypot(answer.std_error, answer.value * of_count)
+    std_error = np.hypot(answer.std_error, answer.value * (of_n / records))
     return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
+
+
+def _partition(plan: Plan) -> "Partition | None":
+    if plan.family.name != "partition":
+        return None
+    from hushsum.families.partition import Partition  # which plans of other families do not load
+
+    return plan.family if isinstance(plan.family, Partition) else None
+
+
+def _cells(
+    plan: Plan,
+    counts: Counters,
+    label: str | None,
+    counters: Counters | None,
+    prepared: Prepared,
+    submissions: int | None = None,
+) -> "ConsistentCells | None":
+    if counters is None:
+        return None
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
+    estimates = sums.estimates(_classes(plan, label))
+    return None if estimates is None else estimates.cells
 
 
 def _tally(prepared: Prepared) -> Tally | None:

@@ -204,7 +204,7 @@ def make(  # noqa: PLR0913  one argument an option
         made = _charge_and_save(sketch, ledger, out)
         spent, left = ledger.spent, ledger.left
     assert left is not None, "limits are registered by the charge"
-    count, std_error = made.count, query.count_std_error(plan)
+    count, std_error = made.count, query.count_std_error(plan, counters=made.counters)
     if as_json:
         numbers = {"count": count, "count_std_error": std_error}
         budget = {"spent": _cost(spent, up=True), "left": _cost(left, up=False), "ledger_new": not earlier}
@@ -416,7 +416,10 @@ def show(*, file: Path, as_json: bool) -> None:
     from hushsum import query
 
     shown = hushsum.load(file)
-    count, error = shown.count, query.count_std_error(shown.plan, submissions=shown.submissions)
+    count, error = (
+        shown.count,
+        query.count_std_error(shown.plan, submissions=shown.submissions, counters=shown.counters),
+    )
     if as_json:
         about = {"plan": shown.plan.name, "plan_id": shown.plan.hex_id, "kind": shown.kind, "window": shown.window}
         numbers = {"count": count, "count_std_error": error}

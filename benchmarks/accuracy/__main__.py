@@ -1,8 +1,9 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json`` and ``accuracy_modes.json``, ``docs/accuracy.md`` and
-its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says where;
-``--modes`` measures the modes and the shuffled protocols alone, and keeps the rest of the page as it was.
+Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json`` and ``accuracy_post.json``,
+``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing
+unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is
+computed after a release, and both keep the rest of the page as it was.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.accuracy import page as pages
-from benchmarks.accuracy import regression
+from benchmarks.accuracy import postprocessing, regression
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.draws import measure_draws
@@ -29,8 +30,8 @@ TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGE: Final = _ROOT / "docs" / "accuracy.md"
 _RESULTS: Final = _ROOT / "benchmarks" / "results"
-_FILES: Final = {False: "accuracy.json", True: "accuracy_modes.json"}
-_OF_MODES: Final = ("mode", "shuffled")
+_FILES: Final = {"all": "accuracy.json", "modes": "accuracy_modes.json", "post": "accuracy_post.json"}
+_PARTS: Final = {"mode": "modes", "shuffled": "modes", "post": "post"}  # and of all others "all"
 
 
 def main() -> None:
@@ -39,31 +40,37 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few records, one sketch each: shows that it runs")
     parser.add_argument("--page", action="store_true", help="measure nothing: the page and figures from the last JSON")
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
+    parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
+    chosen = [name for name in ("modes", "post") if getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
-        rows += [] if options.modes else measure_all(little=options.quick)
-        rows += measure_all_modes(little=options.quick)
+        for name in chosen:
+            rows += _MEASURES[name](little=options.quick)
         if not rows:
             sys.exit("nothing was measured: there is no ../shared/data here")
         if options.quick and not options.out:
             print(pages.text(rows))
             return
         _save(options.out or _RESULTS, rows)
-    if options.page or (options.modes and not options.quick):
-        rows = _saved(modes=False) + (rows or _saved(modes=True))
+    if options.page or (len(chosen) < len(_FILES) and not options.quick):
+        rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
 
 
+def _of(name: str, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if _PARTS.get(str(row["part"]), "all") == name]
+
+
 def _save(folder: Path, rows: list[Row]) -> None:
-    for modes, file in _FILES.items():
-        if some := [row for row in rows if (row["part"] in _OF_MODES) == modes]:
+    for name, file in _FILES.items():
+        if some := _of(name, rows):
             write_json(folder / file, TITLE, some)
 
 
-def _saved(*, modes: bool) -> list[Row]:
-    path = _RESULTS / _FILES[modes]
+def _saved(name: str) -> list[Row]:
+    path = _RESULTS / _FILES[name]
     rows: list[Row] = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     return rows
 
@@ -89,6 +96,11 @@ def measure_all_modes(*, little: bool) -> list[Row]:
     rows += [{"part": "shuffled", **row} for row in measure_shuffled(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  modes measured", flush=True)
     return rows
+
+
+def measure_all_post(*, little: bool) -> list[Row]:
+    """What is computed after a release."""
+    return [{"part": "post", **row} for row in postprocessing.measure(quick=little)]
 
 
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
@@ -119,6 +131,8 @@ def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
         rows.append({"part": "about", "data": data.name, "text": data.about, "setting": subject.setting})
     return rows
 
+
+_MEASURES: Final = {"all": measure_all, "modes": measure_all_modes, "post": measure_all_post}
 
 if __name__ == "__main__":
     main()

@@ -96,6 +96,10 @@ def _taxi(file: str, *, quick: bool) -> DataSet:
     return vectors("taxi", about, [-74.1, 40.5], [-73.15, 40.9], held_out(columns(file), quick=quick))
 
 
+def _covtype_2(file: str, *, quick: bool) -> DataSet:
+    return _covtype(file, quick=quick, dim=2)
+
+
 def _pay(file: str, *, quick: bool) -> DataSet:
     pay = columns(file)[:, :1]
     records = pay[np.random.default_rng(1).permutation(len(pay))[:_QUICK_RECORDS]] if quick else pay
@@ -131,6 +135,7 @@ SOURCES: Final[dict[str, tuple[str, Callable[..., DataSet]]]] = {
     "slashdot": ("slashdot0902.parquet", _slashdot),
     "htru2": ("htru2.parquet", _pulsars),
     "covtype-10": ("covtype_100k.parquet", _covtype_10),
+    "covtype-2": ("covtype_100k.parquet", _covtype_2),
 }
 #: Files for linear regression, and the columns taken: features, and the target last.
 SOURCES_REGRESSION: Final = {

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hushsum.bitpacking import pack_rows, pack_signed, signed_bytes_max, size_max, unpack_rows, unpack_signed
 from hushsum.errors import DeltaError, Reason
+from hushsum.families.estimators import shrunk
 from hushsum.families.sets import Sets
 from hushsum.notebook import ROWS_MAX, table_html
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -102,7 +103,8 @@ class Answer:
         std_error: (m,) float64, the standard error of ``value``: hashing error and noise together, at no privacy cost.
         spread: Where the standard error comes from: ``rows`` (the spread of independent rows), ``sets`` (that of
             independently scrambled sets of rows), ``groups`` (that of the groups' means, for a median of means),
-            ``noise`` (the mechanism alone: the sketch itself is no draw).
+            ``weights`` (the variances that rows were weighted by, estimated), ``noise`` (the mechanism alone: the
+            sketch itself is no draw).
         degrees: Of freedom of the standard error, where they are few; None: the normal interval.
         bias: (m,) float64: how far the mean of ``value`` may lie off, where a family truncates a series; None: nowhere.
     """
@@ -136,6 +138,16 @@ class Answer:
         low, high = self.interval(confidence)
         columns = {"value": self.value, "std_error": self.std_error, "low": low, "high": high}
         return columns if self.bias is None else {**columns, "bias": self.bias}
+
+    def shrunk(self) -> npt.NDArray[np.float64]:
+        """(m,) float64: the values with less mean squared error over many queries, such as a grid over the bounds.
+
+        Values below 0 become 0, and where most of 30 answers or more are noise, all are moved towards 0 by a number of
+        standard errors that is chosen from the answers themselves (Stein's estimate of the risk). So they are biased,
+        depend on what was asked together, and do not add up: sum ``value``, not these. Intervals stay those of
+        :meth:`interval`, around ``value``. For kernels that are never negative: all but those of given frequencies.
+        """
+        return shrunk(self.value, self.std_error)
 
     def _repr_html_(self) -> str:
         """The first answers as a table, with their 95 % intervals."""

@@ -189,12 +189,20 @@ class Release:
 
     @property
     def count(self) -> float:
-        """The noisy number of records: unbiased, may be negative. For reports the exact number, which is public."""
-        return query.count(self.plan, self.counts)
+        """The noisy number of records: unbiased, may be negative. For reports the exact number, which is public.
+
+        Of cells of a grid that do not collide it is that of all cells and the count counter together, if that is
+        better.
+        """
+        return self._count(None)
 
     def count_of(self, label: str) -> float:
         """The noisy number of records of one class."""
-        return query.count(self.plan, self.counts, label=label, counters=self.counters)
+        return self._count(label)
+
+    def _count(self, label: str | None) -> float:
+        prepared = None if self.plan.privacy.reports else self._prepared  # a count of reports needs no tally
+        return query.count(self.plan, self.counts, label=label, counters=self.counters, prepared=prepared)
 
     def kernel_sum(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
         """Estimates of Σ k(x, q) over all records, at (m, d) queries or m sets, with standard errors.
@@ -238,8 +246,8 @@ class Release:
 
     @cached_property
     def _prepared(self) -> query.Prepared:
-        """Computed at the first query and kept: at most the size of the counters again."""
-        return query.prepare(self.plan, self.counters)
+        """Computed at the first query and kept: at most the size of the counters again, for cells a few times that."""
+        return query.prepare(self.plan, self.counters, self.counts, submissions=self.submissions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is made from the fields alone, and computes anew what its answers share."""
@@ -337,7 +345,7 @@ class Release:
 
     def _repr_html_(self) -> str:
         where = "released in process" if self.window is None else f"window {self.window:,}"
-        error = query.count_std_error(self.plan, submissions=self.submissions)
+        error = query.count_std_error(self.plan, submissions=self.submissions, counters=self.counters)
         counted = f"{self.count:,.0f}" + (f" ± {error:,.3g}" if error else "")
         pairs = [
             ("records", f"{counted}{'' if self.plan.report_sizes else ': their noisy number'}"),

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from hushsum import query
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
 from hushsum.releases import Release
@@ -210,4 +211,5 @@ def seen_of(release: Release | None, withheld: int, exact: tuple[Integers, Integ
     if asks:
         total, density = (float(answer.value[0]) for answer in (release.kernel_sum(_PLACE), release.density(_PLACE)))
     implied = total / density if density else np.nan
-    return [1.0, float(withheld), release.count, float(along), float(clipped), density, implied]
+    counted = query.count(release.plan, release.counts)  # of the count counter alone, where a mistake would show most
+    return [1.0, float(withheld), counted, float(along), float(clipped), density, implied]

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 
 import hushsum as hs
+from benchmarks.accuracy import postprocessing
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA, Curve, Truth, best_rows, errors_of, keys, measure
 from benchmarks.accuracy.data import DataSet, present, vectors
 from benchmarks.accuracy.page import text, write
@@ -120,6 +121,30 @@ def test_the_page_shows_what_was_measured_and_nothing_else(little: DataSet, tmp_
     assert "## taxi" not in page
     assert {path.name for path in (tmp_path / "accuracy").iterdir()} == {"skin.png", "skin-delta.png"}
     assert (tmp_path / "accuracy" / "skin.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.filterwarnings("ignore::hushsum.errors.PlanWarning")
+def test_the_page_shows_errors_before_and_after_post_processing(little: DataSet) -> None:
+    """Of one sketch each: consistent levels, weighted rows, shrunk sums and a control variate."""
+    cells = {"family": "partition", "bandwidth": 1, "buckets": 128, "rows": 1}
+    rows: list[Row] = [
+        {"part": "post", **row}
+        for some in (
+            postprocessing.levels(little, 1, 128, 4, seeds=1),
+            postprocessing.weights(little, 1, 16, seeds=1),
+            postprocessing.shrunk(little, [cells], seeds=1),
+            postprocessing.control(little, 100, seeds=1),
+        )
+        for row in some
+    ]
+    for row in matching(rows, topic="levels"):
+        assert float(row["cells after"]) < float(row["cells before"])
+    for row in matching(rows, topic="shrunk"):
+        assert float(row["cut"]) <= float(row["before"])
+    page = text(rows)
+    assert page.count("\n### ") == 4
+    assert "| little | W = 16, R = 5 |" in page
+    assert "| little | grid | partition, 1 rows, 128 buckets |" in page
 
 
 def test_a_regression_explains_what_it_can() -> None:

@@ -13,6 +13,7 @@ codes are those of :mod:`hushsum.families.lsh.codes.projection`, always computed
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ from hushsum.public_random import NORMAL_LIMIT, PublicSeed, PublicStream
 DIRECTION_LIMIT: Final = NORMAL_LIMIT
 #: Codes stay below this: the hashes of :mod:`hushsum.families.partition.signed_hashes` take words of 32 bits.
 AXIS_CELLS_MAX: Final = 2**31
+_BLOCK_NUMBERS: Final = 1 << 18
 
 Words = npt.NDArray[np.uint32]
 
@@ -76,6 +78,17 @@ class CellGrid:
         """(n, d) int64 of level 0; points beyond the bounds have the nearest cell."""
         places = np.floor((points.astype(np.float64) - self.lower) / self.side)
         return np.clip(places, 0, self.counts - 1).astype(np.int64)
+
+    def all_codes(self, level: int) -> Iterator[Int64]:
+        """(k, d) int64, block after block: of all cells of a level, in C order."""
+        counts = self.level_counts(level)
+        total, size = math.prod(counts.tolist()), max(1, _BLOCK_NUMBERS // len(counts))
+        for start in range(0, total, size):
+            rest = np.arange(start, min(start + size, total))
+            codes = np.empty((len(rest), len(counts)), np.int64)
+            for j in range(len(counts) - 1, -1, -1):
+                rest, codes[:, j] = np.divmod(rest, counts[j])
+            yield codes
 
     def words(self, points: Float32) -> Words:
         """(d, n) uint32: codes of level 0, a coordinate after the other."""

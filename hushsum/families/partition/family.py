@@ -42,13 +42,15 @@ from hushsum.families.base import (
     check_counters,
 )
 from hushsum.families.estimators import checked_groups
+from hushsum.families.lsh.arrays import Int64
 from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection
 from hushsum.families.lsh.p_stable import Euclidean
 from hushsum.families.partition import cells as partition_cells
-from hushsum.families.partition import checks, count_sketch
+from hushsum.families.partition import checks, consistency, count_sketch
 from hushsum.families.partition import signed_hashes as partition_hashes
 from hushsum.families.partition.cells import CellGrid
-from hushsum.families.partition.count_sketch import PartitionRows
+from hushsum.families.partition.consistency import ConsistentCells
+from hushsum.families.partition.count_sketch import Collisions, PartitionRows
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -212,15 +214,24 @@ class Partition(Queried, SignedPacked, FieldsAlone):
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
         if groups is not None:
             groups = checked_groups(groups, self.rows)
-        counters, points = np.ascontiguousarray(counters, np.int64), self._points(queries)
+        counters, points = np.ascontiguousarray(counters, np.int64), self.points(queries)
         if groups is None:
             answer = count_sketch.mean(self.tables, counters, points, noise_variance)
         else:
             answer = count_sketch.median(self.tables, counters, points, groups)
-        if self.tables.grid:
-            outside = ~self.tables.grid.inside(points)
-            answer.value[outside] = answer.std_error[outside] = 0.0
-        return answer
+        return self.zero_outside(answer, points)
+
+    def estimates(
+        self, counters: npt.NDArray[np.int64], *, noise_variance: float, count: tuple[float, int] | None = None
+    ) -> "CellEstimates":
+        """What answers from counters (H·R, W) share: they must not change afterwards.
+
+        Args:
+            counters: Noised.
+            noise_variance: Of the noise on each of them.
+            count: See :func:`hushsum.families.partition.consistency.consistent`.
+        """
+        return CellEstimates(self, np.ascontiguousarray(counters, np.int64), noise_variance, count)
 
     def answer_variance(self, counter_variance: float) -> float:
         """σ²/R."""
@@ -272,7 +283,19 @@ class Partition(Queried, SignedPacked, FieldsAlone):
             f"expected {cells:,} or more{'' if self.rows > 1 else ', or 5 rows'}"
         )
 
-    def _points(self, queries: npt.ArrayLike) -> Float32:
+    def zero_outside(self, answer: Answer, points: Float32) -> Answer:
+        """The same, but for queries beyond the bounds of a grid, which have no cell."""
+        if self.tables.grid:
+            outside = ~self.tables.grid.inside(points)
+            answer.value[outside] = answer.std_error[outside] = 0.0
+        return answer
+
+    def points(self, queries: npt.ArrayLike) -> Float32:
+        """Queries (m, d) as they are put into cells.
+
+        Raises:
+            RecordError: Their type or dimension is wrong, or one is not finite, or too far for LSH cells.
+        """
         points, cells = self.space.queries(queries), self.tables.cells
         if isinstance(cells, Projection):
             with np.errstate(invalid="ignore"):
@@ -310,3 +333,66 @@ class Partition(Queried, SignedPacked, FieldsAlone):
     def space(self) -> VectorSpace:
         """From the caller's vectors to those that are put into cells."""
         return VectorSpace.of(self.record, self.transforms, centred=self.cells == "lsh")
+
+
+@dataclass(frozen=True, eq=False)
+class CellEstimates:
+    """Answers that err less than the mean of level 0's rows, from the same counters; its parts are computed once.
+
+    Attributes:
+        family: Of the counters.
+        counters: (H·R, W) int64.
+        noise_variance: Of the noise on each of them.
+        count: n̂, and the factor by which its noise is smaller; None: cells alone.
+    """
+
+    family: Partition
+    counters: npt.NDArray[np.int64]
+    noise_variance: float
+    count: tuple[float, int] | None
+
+    @cached_property
+    def cells(self) -> ConsistentCells | None:
+        """The levels whose cells do not collide, made consistent; None where that gains nothing."""
+        return consistency.consistent(
+            self.family.tables, self.counters, noise_variance=self.noise_variance, count=self.count
+        )
+
+    @cached_property
+    def collisions(self) -> Collisions | None:
+        """How much each row of level 0 errs by other cells; None where :meth:`Partition.answer` does not tell it."""
+        return Collisions.of(self.family.tables, self.counters, self.noise_variance)
+
+    def answer(self, queries: npt.ArrayLike) -> Answer | None:
+        """The records in the cell of each query (m, d); None where :meth:`Partition.answer` is what there is.
+
+        Consistent cells, where those of level 0 do not collide, else the mean of the rows by their variances.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite.
+        """
+        if (codes := self._codes(queries)) is not None and self.cells is not None:
+            return self.family.zero_outside(self.cells.answer(codes[1]), codes[0])
+        if self.collisions is None:
+            return None
+        points = self.family.points(queries)
+        answer = count_sketch.weighted_mean(self.family.tables, self.counters, points, self.collisions)
+        return self.family.zero_outside(answer, points)
+
+    def shares(self, queries: npt.ArrayLike) -> Answer | None:
+        """The share of all records in the cell of each query (m, d); None without consistent cells of level 0.
+
+        Raises:
+            RecordError: As :meth:`answer`.
+        """
+        if (codes := self._codes(queries)) is None or self.cells is None:
+            return None
+        return self.family.zero_outside(self.cells.shares(codes[1]), codes[0])
+
+    def _codes(self, queries: npt.ArrayLike) -> tuple[Float32, Int64] | None:
+        """Points and their cells, where level 0 is consistent with others."""
+        grid = self.family.tables.grid
+        if grid is None or self.cells is None or self.cells.first:
+            return None
+        points = self.family.points(queries)
+        return points, grid.codes(points)

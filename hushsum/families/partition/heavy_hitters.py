@@ -1,7 +1,8 @@
 """Heavy cells of a grid from noised counters: descent of its dyadic levels over the bounded domain.
 
-The coarsest level that is sketched is looked at whole; of every other one only the 2^d children of heavy cells are. All
-of it is post-processing of what is released. (Cormode and Hadjieleftheriou 2008, section 3, describe the hierarchy.)
+The coarsest level that is sketched is looked at whole; of every other one only the 2^d children of heavy cells are.
+Levels whose cells do not collide are made consistent first (:mod:`hushsum.families.partition.consistency`). All of it
+is post-processing of what is released. (Cormode and Hadjieleftheriou 2008, section 3, describe the hierarchy.)
 """
 
 import math
@@ -14,6 +15,7 @@ import numpy as np
 from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.partition import Partition
 from hushsum.families.partition.cells import CellGrid
+from hushsum.families.partition.consistency import ConsistentCells, consistent
 from hushsum.families.partition.count_sketch import PartitionRows
 
 #: Cells of a level that are looked at unless the caller allows more.
@@ -45,16 +47,19 @@ class HeavyThreshold:
             if not (0 <= value <= most and math.isfinite(value)):
                 raise ValueError(f"{name}: got {value}, expected a number from 0 to {most}")
 
-    def of(self, rows: PartitionRows, counters: Int64, level: int) -> float:
-        """The least estimate at a level.
+    def of(self, rows: PartitionRows, counters: Int64, level: int, cells: ConsistentCells | None = None) -> float:
+        """The least estimate at a level, whose estimates are those of ``cells`` where it has them.
 
         Above level 0 ``least`` gives way, so that no cell well above it is lost with its parent.
         """
-        error = self._error(rows, counters, level)
+        if cells is not None and level >= cells.first:
+            error = self.deviations * math.sqrt(float(cells.variances[level - cells.first].max()))
+        else:
+            error = self._error(rows, counters, level)
         return max(self.least - (error if level else 0.0), error)
 
     def _error(self, rows: PartitionRows, counters: Int64, level: int) -> float:
-        """What an empty cell's estimate rarely exceeds.
+        """What an empty cell's estimate of this level alone rarely exceeds.
 
         Without collisions that is the noise of a mean of R rows. Else row r holds sign·C of a bucket that others fill,
         and the median of R of them exceeds t only where half of the rows do, each with probability ½·P(|C| > t), which
@@ -130,14 +135,17 @@ def heavy_cells(
     counters = np.ascontiguousarray(counters, np.int64)
     threshold, top = HeavyThreshold(noise_std, least, deviations), len(rows.levels) - 1
     _refuse_top(grid, top, cells_max)
-    codes, counts, asked = _kept(rows, counters, top, _all_cells(grid.level_counts(top)), threshold)
+    cells = consistent(rows, counters, noise_variance=noise_std**2)
+    codes, counts, asked = _kept(rows, counters, top, grid.all_codes(top), threshold, cells)
     for level in range(top - 1, -1, -1):
         if len(codes) << family.space.dim > cells_max:
             raise ValueError(
                 f"{len(codes)} heavy cells of level {level + 1} have 2^{family.space.dim} children each, more than "
                 f"cells_max = {cells_max}: increase least, deviations or cells_max"
             )
-        codes, counts, asked = _kept(rows, counters, level, _children(codes, grid.level_counts(level)), threshold)
+        codes, counts, asked = _kept(
+            rows, counters, level, _children(codes, grid.level_counts(level)), threshold, cells
+        )
     order = np.lexsort((*codes.T[::-1], -counts))
     codes, counts = codes[order], counts[order]
     return HeavyCells(codes, *grid.corners(codes), counts, asked)
@@ -155,13 +163,21 @@ def _row_probability(rows: int, deviations: float) -> float:
 
 
 def _kept(
-    rows: PartitionRows, counters: Int64, level: int, candidates: Iterator[Int64], threshold: HeavyThreshold
+    rows: PartitionRows,
+    counters: Int64,
+    level: int,
+    candidates: Iterator[Int64],
+    threshold: HeavyThreshold,
+    cells: ConsistentCells | None,
 ) -> tuple[Int64, Float64, float]:
     """Codes (k, d), estimates (k,) of the heavy ones of some cells, and the least estimate that was asked for."""
-    least = threshold.of(rows, counters, level)
+    least = threshold.of(rows, counters, level, cells)
     codes, counts = [], []
     for block in candidates:
-        estimates = rows.read(counters, block, level)
+        if cells is not None and level >= cells.first:
+            estimates = cells.values[level - cells.first][tuple(block.T)]
+        else:
+            estimates = rows.read(counters, block, level)
         heavy = (estimates >= least) & (estimates > 0)
         codes.append(block[heavy])
         counts.append(estimates[heavy])
@@ -175,16 +191,6 @@ def _refuse_top(grid: CellGrid, top: int, cells_max: int) -> None:
             f"the coarsest of {top + 1} levels has more than {cells_max} cells, too many to enumerate: use a plan with "
             f"sketch.levels of at least {wanted + 1}, or a larger cells_max"
         )
-
-
-def _all_cells(counts: Int64) -> Iterator[Int64]:
-    total, size = math.prod(counts.tolist()), max(1, _BLOCK_NUMBERS // len(counts))
-    for start in range(0, total, size):
-        rest = np.arange(start, min(start + size, total))
-        codes = np.empty((len(rest), len(counts)), np.int64)
-        for j in range(len(counts) - 1, -1, -1):
-            rest, codes[:, j] = np.divmod(rest, counts[j])
-        yield codes
 
 
 def _children(parents: Int64, counts: Int64) -> Iterator[Int64]:

@@ -1,0 +1,199 @@
+"""Consistent counts of the cells of a grid: what noised levels say together, by least squares.
+
+Where all cells of a level fit into W buckets (a *direct* level; all coarser ones then are), a release holds each of
+them with independent noise of one variance. A cell's records are those of its children together, and those of the
+coarsest cells are all n records, which the count counter tells with another variance. Least squares under these
+equations gives the unbiased linear estimates of least variance (Gauss and Markov), in one pass up the levels and one
+down: Hay, Rastogi, Miklau and Suciu, *Boosting the accuracy of differentially private histograms through consistency*
+(2010), section 4.1, here with a variance for each cell, as grids whose cells are no power of two need it. The proof is
+in docs/families.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.families.base import Answer
+from hushsum.families.lsh.arrays import Float64, Int64
+from hushsum.families.partition.count_sketch import PartitionRows
+
+#: Cells of the finest direct level up to which levels are made consistent: each takes 24 bytes, and twice that in 1-D.
+CELLS_MAX: Final = 2**22
+_WORTH: Final = 0.95**2  # of a variance: what lowers a standard error by less is not computed
+
+
+@dataclass(frozen=True, eq=False)
+class ConsistentCells:
+    """Unbiased estimates of the records of all cells: each cell is the sum of its children, up to the whole domain.
+
+    They may be negative, and are no integers. Their errors are correlated; :meth:`weighted` counts that.
+
+    Attributes:
+        first: The level of ``values[0]``: the finest direct one.
+        values: Of each level, of the shape of its grid; the last is one cell, the whole domain.
+        filtered: Variances of what each cell and those below it say alone, in units of the noise, as ``values``.
+        noise_variance: The unit: the variance of the noise on every counter.
+    """
+
+    first: int
+    values: tuple[Float64, ...]
+    filtered: tuple[Float64, ...]
+    noise_variance: float
+
+    @classmethod
+    def of(
+        cls,
+        levels: Sequence[Float64],
+        variances: Sequence[float],
+        *,
+        count: tuple[float, float] | None = None,
+        first: int = 0,
+        noise_variance: float = 1.0,
+    ) -> Self:
+        """Estimates from independent ones of each level, whose variances may differ.
+
+        Args:
+            levels: (J₁, …, J_d) each, the finest first; each axis has half as many cells as below, rounded up.
+            variances: Of the cells of each level, above 0, in units of the noise.
+            count: A number of records whose noise is independent of the cells', and its variance; None: none.
+            first: The level of the finest.
+            noise_variance: The unit, at least 0.
+        """
+        seen, own = [*levels], [*variances]
+        while max(seen[-1].shape) > 1:  # coarser levels that nothing was seen of, up to one cell
+            seen.append(np.zeros([(cells + 1) // 2 for cells in seen[-1].shape]))
+            own.append(math.inf)
+        if count is not None:
+            both = 1.0 / (1.0 / own[-1] + 1.0 / count[1])
+            seen[-1], own[-1] = (seen[-1] / own[-1] + count[0] / count[1]) * both, both
+        values, filtered = [np.asarray(seen[0], np.float64)], [np.full(seen[0].shape, own[0])]
+        for level, variance in zip(seen[1:], own[1:], strict=True):
+            of_children, below = _of_children(values[-1]), _of_children(filtered[-1])
+            weight = below / (variance + below)
+            values.append(of_children + weight * (level - of_children))
+            filtered.append(below * (1.0 - weight))
+        for at in range(len(seen) - 2, -1, -1):
+            rest = (values[at + 1] - _of_children(values[at])) / _of_children(filtered[at])
+            values[at] = values[at] + filtered[at] * _to_children(rest, values[at].shape)
+        return cls(first, tuple(values), tuple(filtered), noise_variance)
+
+    @property
+    def total(self) -> float:
+        """All records."""
+        return float(self.values[-1].sum())
+
+    @property
+    def total_variance(self) -> float:
+        """Of :attr:`total`."""
+        return float(self.filtered[-1].sum()) * self.noise_variance
+
+    @cached_property
+    def variances(self) -> tuple[Float64, ...]:
+        """Of ``values``, of the same shapes."""
+        found = [self.filtered[-1]]
+        for below, part in zip(self.filtered[-2::-1], self._parts[::-1], strict=True):
+            found.append(below * (1.0 - part) + part * part * _to_children(found[-1], below.shape))
+        return tuple(level * self.noise_variance for level in found[::-1])
+
+    def weighted(self, weights: npt.ArrayLike) -> tuple[Float64, Float64]:
+        """Σ weight·records over the finest cells, and its standard error, (m,) each: a range has weights 0 and 1.
+
+        Args:
+            weights: (m, J₁, …, J_d).
+
+        Raises:
+            ValueError: Another shape.
+        """
+        given, shape = np.asarray(weights, np.float64), self.values[0].shape
+        if given.shape[1:] != shape or given.ndim != len(shape) + 1:
+            raise ValueError(f"weights: got shape {given.shape}, expected (m, {', '.join(map(str, shape))})")
+        axes = tuple(range(1, given.ndim))
+        value, variance = (given * self.values[0]).sum(axis=axes), np.zeros(len(given))
+        for below in self.filtered[:-1]:  # children are independent of their parent but for their shares of it
+            whole = _of_children(below)
+            variance += (np.square(given) * below).sum(axis=axes)
+            given = np.stack([_of_children(one) for one in given * below]) / whole
+            variance -= (np.square(given) * whole).sum(axis=axes)
+        variance += (np.square(given) * self.filtered[-1]).sum(axis=axes)
+        return value, np.sqrt(np.maximum(variance, 0.0) * self.noise_variance)
+
+    def answer(self, codes: Int64) -> Answer:
+        """The records of some of the finest cells (m, d)."""
+        at = tuple(codes.T)
+        return Answer(self.values[0][at], np.sqrt(self.variances[0][at]), spread="noise")
+
+    def shares(self, codes: Int64) -> Answer:
+        """The share of all records in some of the finest cells (m, d): a ratio, to the first order.
+
+        The number of records is taken as at least 1. The covariance of both parts is counted.
+        """
+        n, at = max(self.total, 1.0), tuple(codes.T)
+        share = self.values[0][at] / n
+        variance = self.variances[0][at] + share * (share * self.total_variance - 2.0 * self._with_total[at])
+        return Answer(share, np.sqrt(np.maximum(variance, 0.0)) / n, spread="noise")
+
+    @cached_property
+    def _with_total(self) -> Float64:
+        """The covariance of each of the finest cells with the total."""
+        share = np.ones(self.filtered[-1].shape)
+        for part in self._parts[::-1]:
+            share = part * _to_children(share, part.shape)
+        return np.asarray(share * self.total_variance, np.float64)
+
+    @property
+    def _parts(self) -> list[Float64]:
+        """Of each level but the last: how much of what its parent gains a cell gains; of siblings they sum to 1."""
+        return [below / _to_children(_of_children(below), below.shape) for below in self.filtered[:-1]]
+
+
+def consistent(
+    rows: PartitionRows, counters: Int64, *, noise_variance: float, count: tuple[float, int] | None = None
+) -> ConsistentCells | None:
+    """The direct levels of a grid together; None where no standard error would fall by 5 %, or there is no such level.
+
+    A single level gains nothing of that size for its cells, but n̂ may: the sum of a few cells tells it better.
+
+    Args:
+        rows: Of the sketch.
+        counters: (H·R, W), noised.
+        noise_variance: Of the noise on each of them.
+        count: n̂, and the factor c by which its noise is smaller than that of a counter; None: cells alone.
+    """
+    direct = [level for level, hashes in enumerate(rows.levels) if hashes.direct]
+    if rows.grid is None or not direct:
+        return None
+    shapes = [tuple(rows.grid.level_counts(level).tolist()) for level in direct]
+    cells, alone = math.prod(shapes[0]), math.inf if count is None else 1.0 / count[1] ** 2
+    of_cells = cells / len(rows)
+    if cells > CELLS_MAX or (len(direct) == 1 and (count is None or of_cells / (of_cells + alone) > _WORTH)):
+        return None
+    read = [
+        np.concatenate([rows.read(counters, codes, level) for codes in rows.grid.all_codes(level)]).reshape(shape)
+        for level, shape in zip(direct, shapes, strict=True)
+    ]
+    return ConsistentCells.of(
+        read,
+        [1.0 / len(rows)] * len(read),
+        count=None if count is None else (count[0], alone),
+        first=direct[0],
+        noise_variance=noise_variance,
+    )
+
+
+def _of_children(level: Float64) -> Float64:
+    """The sums of the 2^d children, or as many as there are, of each cell above."""
+    padded = np.pad(level, [(0, cells % 2) for cells in level.shape])
+    halves = [part for cells in padded.shape for part in (cells // 2, 2)]
+    return np.asarray(padded.reshape(halves).sum(axis=tuple(range(1, 2 * level.ndim, 2))), np.float64)
+
+
+def _to_children(level: Float64, shape: tuple[int, ...]) -> Float64:
+    """Each cell's value at each of its children, which are of this shape."""
+    for axis in range(level.ndim):
+        level = np.repeat(level, 2, axis=axis)
+    return level[tuple(slice(cells) for cells in shape)]
