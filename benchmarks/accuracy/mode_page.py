@@ -59,10 +59,10 @@ for each of I random features of a record into I shuffled bit sums. The table sh
 randomisation alone, and in brackets the whole error, with {most:,} rows or pairs of reports, and with the best I up to
 {most:,} of bit sums. All are closed forms, which tests check against simulations.
 
-- **k-rr, projective, one-bit**: the reports of this project, one for each user, at the largest local ε that is amplified
-to ε, by the computed divergence of FMT's pair of distributions.
-- **bit sums, randomised response**: each of I bits is amplified by the same pair, and advanced composition shares (ε, δ)
-among them. Numerical accounting would tighten that composition.
+- **k-rr, projective, one-bit**: the reports of this project, one for each user, at the largest local ε that is
+amplified to ε, by the computed divergence of FMT's pair of distributions.
+- **bit sums, randomised response**: each of I bits is amplified by the same pair, and advanced composition shares
+(ε, δ) among them. Numerical accounting would tighten that composition.
 - **bit sums, idealised**: central geometric noise on each sum, shared by zCDP. Protocols with several messages a bit
 reach or nearly reach this (pure, Ghazi et al. 2020 and 2023; "almost a single message", 2021).
 

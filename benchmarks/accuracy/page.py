@@ -37,9 +37,10 @@ All queries of one sketch share its hash functions, so their errors are correlat
 
 The tables show the least error over all sizes that were tried (R rows, P frequency pairs, or the order), with that
 size. **A size that is chosen from exact sums is not a private choice.** The figures show the error of other sizes. The
-star is R\\* of `hushsum plan advise` for pure ε: the number of rows with the least sum of the predicted variance of hashing
-and the variance of the noise. The variance of hashing is predicted from the kernel's collision probabilities at made-up
-records. R\\* uses the number of records and their mean kernel, as a public guess would, and nothing else of the data.
+star is R\\* of `hushsum plan advise` for pure ε: the number of rows with the least sum of the predicted variance of
+hashing and the variance of the noise. The variance of hashing is predicted from the kernel's collision probabilities at
+made-up records. R\\* uses the number of records and their mean kernel, as a public guess would, and nothing else of the
+data.
 *The mean* is the error of answering every query with the mean of all exact answers. A sketch with a larger error says
 nothing about where the records are.
 """
