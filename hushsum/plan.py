@@ -56,9 +56,9 @@ _KEYS: Final = {
         "sketch.groups": "columns kernel bandwidth power",
         "sketch.transforms": "kind factor lower upper matrix",
         "privacy": "mode epsilon delta unit records_per_client total_epsilon total_delta population participation"
-        " min_clients_share mechanism secure local",
+        " min_clients_share noise mechanism secure local",
         "privacy.mechanism": "name scale count_scale field clients_scale honest_survivors",
-        "privacy.secure": "cohort dropout corrupt corrupt_clients adversary directory suite cohort_wait pool",
+        "privacy.secure": "cohort dropout corrupt corrupt_clients adversary directory suite cohort_wait pool failures",
         "privacy.local": "form randomiser memoise shuffle_min",
         "window": "epoch length lateness time release min_clients min_reports",
     }.items()

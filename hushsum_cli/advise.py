@@ -226,6 +226,7 @@ def _print(advice: "Advice | ReportAdvice", plot: Path | None) -> None:
         return
     pairs = [
         *_expected(advice),
+        *_counts(advice),
         *of_advice(advice),
         *local_advice.of_advice(advice),
         *_best(advice),
@@ -281,8 +282,31 @@ def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
 
 def _delta(promise: "Promise") -> str:
     from hushsum.privacy.exact_numbers import numeral
+    from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
 
-    return f"δ = {numeral(promise.delta, up=True)} (zCDP)" if promise.delta else "δ = 0 (pure)"
+    if not promise.delta:
+        return "δ = 0 (pure)"
+    how = "zCDP" if promise.mechanism == DISCRETE_GAUSSIAN else "Laplace noise, which has the smaller error here"
+    return f"δ = {numeral(promise.delta, up=True)} ({how})"
+
+
+def _counts(advice: "Advice") -> Iterator[tuple[str, str]]:
+    """The error of n̂, where the multiplier of its counter decides how many windows the limits pay for."""
+    from hushsum.advice import shown
+    from hushsum.canonical import real_text
+
+    counts, adds = advice.counts, advice.plan.privacy.budget.adds
+    if len(counts) < 2:
+        return
+    own = [count for count in counts if count.mechanism == advice.plan.privacy.mechanism]
+    for count in (*own, *(count for count in counts if count not in own)):
+        windows = f", {count.releases:,} window{'' if count.releases == 1 else 's'} within the limits" if adds else ""
+        which = "the plan's" if count in own else "instead of it"
+        scales = f"count_scale {count.mechanism.count_scale}, scale {real_text(count.mechanism.scale)}"
+        yield (
+            ("n̂" if count in own or not own else ""),
+            f"± {shown(count.std_error)} records{windows} ({scales}, {which})",
+        )
 
 
 def _best(advice: "Advice") -> Iterator[tuple[str, str]]:

@@ -163,6 +163,7 @@ def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") 
         ("noise", _noise(made)),
         *_clients(made),
         ("budget", _budget(made)),
+        ("ledger", _charge(made)),
         ("window", _keys(made.window.to_fields())),
         ("signature", signature),
         ("file", note),
@@ -315,6 +316,21 @@ def _budget(made: "Plan") -> str:
 
     delta = f", δ = {numeral(made.privacy.total_delta, up=False)}" if made.privacy.total_delta else ""
     return f"ε = {numeral(made.privacy.total_epsilon, up=False)}{delta} in total, population {_population(made)}"
+
+
+def _charge(made: "Plan") -> str:
+    """What one window costs a new ledger of the population, and how many windows its limits pay for."""
+    from hushsum.privacy.accountant import Account
+    from hushsum.privacy.statement import cost_text
+    from hushsum.releases import spend_of
+
+    spend = spend_of(made, kind="tumbling", window=0)
+    account = Account(made.privacy.limits)
+    cost = account.recorded(spend).cost
+    assert cost is not None, "limits pay for one release"
+    number = account.affordable(spend)
+    many = "any number of windows" if number is None else f"{number:,} window{'' if number == 1 else 's'}"
+    return f"one window is charged {cost_text(cost)}; the budget pays for {many}"
 
 
 def _population(made: "Plan") -> str:

@@ -28,7 +28,7 @@ Errors = tuple[float, float, float, float]
 #: ε of a row without noise.
 NO_NOISE: Final = 0.0
 EPSILONS: Final = (0.01, 0.05, 0.1, 0.5, 1.0)
-#: δ of the releases: pure ε with discrete Laplace noise, and δ > 0 with discrete Gaussian noise.
+#: δ of the releases: pure ε with discrete Laplace noise, and δ > 0 with that or discrete Gaussian noise.
 PURE: Final = 0.0
 SMALL_DELTA: Final = 1e-6
 DELTAS: Final = (PURE, SMALL_DELTA)

@@ -197,7 +197,7 @@ def _sketch(asked: Asked, seed: int) -> hs.Sketch:
 def _whole(asked: Sequence[Asked], sketches: Sequence[hs.Sketch], epsilon: float) -> Iterator[_Found]:
     """Releases of whole sketches: by an aggregator that sees them, by cohorts, by clients each for itself."""
     subject, data, seed = asked[0].subject, asked[0].data, _seed(sketches[0])
-    small: dict[str, object] = {"epsilon": epsilon, "delta": SMALL_DELTA}
+    small: dict[str, object] = {"epsilon": epsilon, "delta": SMALL_DELTA, "noise": "gaussian"}
     secure = subject.plan(data, seed, {**small, "mode": "secure", "secure": {"cohort": COHORT}, "total_delta": "0.01"})
     silo = subject.plan(data, seed, {**small, "mode": "local", "local": {"form": "silo"}, "total_delta": SMALL_DELTA})
     for one, sketch in zip(asked, sketches, strict=True):

@@ -1,12 +1,14 @@
 """What advice is made of: frozen values, all of them public."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 
 from hushsum.advice.costs import Allowance, Costs, Guesses, rows_of
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
+from hushsum.privacy.calibration import CountChoice, count_choices
+from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 
 #: An answer is called useful here where noise is at most this share of it.
 USEFUL: float = 0.1
@@ -108,6 +110,20 @@ class Advice:
         return [promise.own for promise in self.promises].index(True)
 
     @property
+    def counts(self) -> tuple[CountChoice, ...]:
+        """How well the number of records may be known with Laplace noise: for each multiplier of its counter.
+
+        The larger multiplier costs more ρ of zCDP, so that limits with a δ pay for fewer windows. Empty for Gaussian
+        noise and for randomised reports.
+        """
+        privacy = self.plan.privacy
+        if privacy.mechanism.name != DISCRETE_LAPLACE:
+            return ()
+        times = math.sqrt(self.guesses.noised(self.plan))
+        choices = count_choices(self.plan.family.sensitivity, privacy.claim, privacy.budget)
+        return tuple(replace(choice, std_error=choice.std_error * times) for choice in choices)
+
+    @property
     def bias(self) -> float:
         """The most by which an answer may lie off beside its standard error, in records: the kernel error of all."""
         return self.kernel_error * self.guesses.records
@@ -156,6 +172,15 @@ class Advice:
             "bound_by": self.bound_by,
             "reached_density": self.reached_density,
             "missing": self.missing,
+            "counts": [
+                {
+                    "count_scale": count.mechanism.count_scale,
+                    "std_error": count.std_error,
+                    "windows": count.releases if self.plan.privacy.budget.adds else None,
+                    "own": count.mechanism == self.plan.privacy.mechanism,
+                }
+                for count in self.counts
+            ],
             "promises": [
                 {**asdict(promise), "epsilon": real_text(promise.epsilon), "delta": real_text(promise.delta)}
                 for promise in self.promises

@@ -6,7 +6,8 @@ Exact fractions, rounded against us where a bound is irrational.
 
 zCDP is converted at a δ, and a failure takes some of the same δ. If outputs could choose how much goes to either, then
 both bounds together could pass it. So the first release says for all of the population, for no output chose that one:
-no failures ever; or failures beside zCDP, for which a fixed part of δ is kept; or failures and no zCDP at all.
+no failures ever; or failures beside zCDP, for which a fixed part of δ is kept; or failures and no zCDP at all. Pure
+secure sums whose plans keep that part (``failures = "reserved"``) are of the second kind: either of both bounds holds.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -20,7 +21,18 @@ from typing import Final
 from hushsum.errors import BudgetError, PlanError
 from hushsum.privacy.events import CHOICE, TUMBLING, Spend
 from hushsum.privacy.exact_numbers import numeral
-from hushsum.privacy.relations import NO_LOSS, RECORD, RELATIONS, UNITS, Cost, Loss, implied, is_delta, is_positive
+from hushsum.privacy.relations import (
+    FAILURE_SHARE,
+    NO_LOSS,
+    RECORD,
+    RELATIONS,
+    UNITS,
+    Cost,
+    Loss,
+    implied,
+    is_delta,
+    is_positive,
+)
 
 _Chain = tuple[Spend, "_Chain"] | None
 _Target = tuple[str, str]  # unit and relation of a total
@@ -28,7 +40,6 @@ _Group = tuple[str, str, str, _Target]  # plan, unit and relation of windows, an
 _Totals = Mapping[_Target, Loss | None]
 
 _NOTHING_SPENT: Final[_Totals] = MappingProxyType(dict.fromkeys(product(UNITS, RELATIONS), NO_LOSS))
-_COUNTED_MAX: Final = 10**9  # further nobody counts how many more windows can be paid for
 
 
 @dataclass(frozen=True)
@@ -165,14 +176,7 @@ class Account:
         base, growth = once.loss, twice.loss.minus(once.loss)
         if growth == NO_LOSS:
             return None
-        low, high = 1, 2
-        while high <= _COUNTED_MAX and base.plus(growth.times(high - 1)).within(self.limits.cost):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = base.plus(growth.times(middle - 1)).within(self.limits.cost)
-            low, high = (middle, high) if fits else (low, middle)
-        return min(low, _COUNTED_MAX)
+        return base.times_within(growth, self.limits.cost)
 
     def register(self, limits: Limits) -> "Account":
         """The account after one more plan of the population: a plan may lower its limits, never raise them.
@@ -219,6 +223,12 @@ class Account:
         if not after.is_passed:
             return after
         if after.cost is None:
+            if after.loss is not None and after.loss.keeps:
+                used, kept = after.loss.failure, FAILURE_SHARE * self.limits.delta
+                raise BudgetError(
+                    f"failures of secure sums would use δ = {numeral(used, up=True)}, and an eighth of the total δ of "
+                    f"{self.whose} is kept for them, {numeral(kept, up=False)}: beyond it there is no finite ε"
+                )
             raise BudgetError(
                 f"total_delta is required: this release has no finite ε at the total δ of {self.whose}, "
                 f"{numeral(self.limits.delta, up=False)}"
@@ -231,7 +241,9 @@ class Account:
         if needed.delta > left.delta:
             told.append(_needed("δ", needed.delta, left.delta, limits.delta))
         population = f" for {self.whose}" if self.limits.population else ""
-        note = " (pure releases combined with approximate ones are counted as zCDP, ε²/2 each)" if mixed else ""
+        note = (
+            " (pure releases combined with approximate ones are counted by the zCDP that they imply)" if mixed else ""
+        )
         raise BudgetError(f"Budget exceeded{population}: this needs {' and '.join(told)}{note}")
 
     def recorded(self, *spends: Spend) -> "Account":
@@ -317,7 +329,14 @@ def refuse_mixed(whose: str, spent: Loss | None, asked: Loss) -> None:
             f"{whose} started without secure sums: the first release fixes how the total δ is divided, and none is "
             "reserved for protocol failures; use another population for secure sums"
         )
-    if asked.rho and spent.failure and not spent.rho:
+    if not spent.failure or spent.rho:
+        return
+    if spent.keeps and asked.failure and not asked.rho and asked.reserved != asked.failure:
+        raise BudgetError(
+            f"{whose} started with secure sums that keep an eighth of the total δ for failures: a plan of pure secure "
+            'sums needs failures = "reserved" in [privacy.secure] too, or another population'
+        )
+    if asked.rho and not spent.keeps:
         raise BudgetError(
             f"{whose} started with pure secure sums: the total δ is reserved for protocol failures; use another "
             "population for a release with a larger δ"

@@ -1,9 +1,11 @@
 """From a guarantee to the exact parameters of its mechanism; runs once, where a plan is made."""
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Final
 
 from hushsum.canonical import real_text
@@ -22,7 +24,8 @@ from hushsum.privacy.mechanisms import (
     scale_fits,
     scales_text,
 )
-from hushsum.privacy.verifier import scale_needed, verify
+from hushsum.privacy.relations import Cost, Loss
+from hushsum.privacy.verifier import loss_of, scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import Sensitivity
 
@@ -30,35 +33,153 @@ COUNT_SHARE: Final = Fraction(1, 20)  # of ε, or of ρ, for the count counter
 _TOLERANCE: Final = 1e-9  # of ρ, far below the digits that are kept
 
 
-def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
+#: ``privacy.noise``: the better of both, or one of them.
+AUTO: Final = "auto"
+NOISES: Final[Mapping[str, str | None]] = MappingProxyType(
+    {AUTO: None, "laplace": DISCRETE_LAPLACE, "gaussian": DISCRETE_GAUSSIAN}
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits that releases of a plan are paid from, which decide between mechanisms that support the same claim.
+
+    Args:
+        limit: The population's total (ε, δ).
+        adds: Whether the plan's windows add up: those of unit ``client``. A record is in one window alone.
+    """
+
+    limit: Cost
+    adds: bool
+
+    def releases(self, loss: Loss) -> int:
+        """How many releases that lose as much it pays for: at most 10⁹; 1 for any number that do not add up."""
+        return loss.times_within(loss, self.limit) if self.adds else int(loss.within(self.limit))
+
+
+def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = None, *, noise: str = AUTO) -> Mechanism:
     """The mechanism with the least noise that supports a claim. All its scales are rounded towards more noise.
 
-    Pure ε: discrete Laplace, one scale m·(L1 + c)/ε for all counters, where c = ⌈L1·0.05/0.95⌉ gives the count counter
-    5 % of ε. δ > 0: discrete Gaussian, σ² = m²·(L2² + c²)/(2ρ) with the largest ρ that gives (ε, δ), where
-    c = ⌈L2·√(0.05/0.95)⌉ gives it 5 % of ρ. The test of the number of clients, where the claim has one, takes its share
-    of ε first; a failure of a secure sum takes its part of δ.
+    Discrete Laplace, pure ε: one scale b = m·(L1 + c)/ε for all counters, where c = ⌈L1·0.05/0.95⌉ gives the count
+    counter 5 % of ε. Where the total δ is above 0, a ledger may count ρ = m²·(L2² + c²)/(2b²), of which that c can be
+    most: then c = ⌈L2·√(0.05/0.95)⌉, 5 % of ρ, if the budget pays for more releases with it.
+
+    Discrete Gaussian, δ > 0: σ² = m²·(L2² + c²)/(2ρ) with the largest ρ that gives (ε, δ), where
+    c = ⌈L2·√(0.05/0.95)⌉ gives the count counter 5 % of ρ.
+
+    With δ > 0 both support the claim: ``auto`` takes the one whose answers have the smaller error, Laplace noise only
+    where the budget pays for no fewer releases with it. The test of the number of clients, where the claim has one,
+    takes its share of ε first; a failure of a secure sum takes its part of δ.
 
     Args:
         sensitivity: Of one record under the plan's relation, without the count counter.
         claim: What is promised of one release.
+        budget: Of its population; None: it decides nothing.
+        noise: ``auto``, ``laplace`` or ``gaussian``; of reports ``auto``.
 
     Reports: the largest λ of 6 significant digits with λ^m ≤ e^ε.
 
     Raises:
-        PlanError: The claim needs noise that no counter can hold, or leaves a report nothing or too much; or δ > 0
-            without the package dp_accounting.
+        PlanError: The claim needs noise that no counter can hold, or leaves a report nothing or too much; Gaussian
+            noise with δ = 0, or any with reports; or δ > 0 without the package dp_accounting, but for Laplace noise.
     """
+    check_noise(noise, claim)
     if claim.reports is not None:
         return _randomiser(claim.reports, claim)
     clients_scale = None
     if claim.clients_share is not None:
         clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim, "min_clients_share")
-    if claim.delta:
-        return _gaussian(sensitivity, claim, clients_scale)
-    count_scale = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
-    needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
-    scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
-    return Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
+    if not claim.delta or NOISES[noise] == DISCRETE_LAPLACE:
+        return _laplace(sensitivity, claim, clients_scale, budget)
+    gaussian = _gaussian(sensitivity, claim, clients_scale)
+    if NOISES[noise] == DISCRETE_GAUSSIAN:
+        return gaussian
+    try:
+        laplace = _laplace(sensitivity, claim, clients_scale, budget)
+    except PlanError:  # no counter can hold it
+        return gaussian
+    if laplace.noise_variance >= gaussian.noise_variance:
+        return gaussian
+    paid = [_releases(each, sensitivity, claim, budget) for each in (laplace, gaussian)]
+    return laplace if paid[0] >= paid[1] else gaussian
+
+
+@dataclass(frozen=True)
+class CountChoice:
+    """One multiplier of the count counter that discrete Laplace noise may have.
+
+    Attributes:
+        mechanism: With it.
+        std_error: Of the noised number of records, in records.
+        releases: How many windows the population's limits pay for: at most 10⁹; 1 for any number that do not add up.
+    """
+
+    mechanism: Mechanism
+    std_error: float
+    releases: int
+
+
+def count_choices(sensitivity: Sensitivity, claim: Claim, budget: Budget) -> tuple[CountChoice, ...]:
+    """What :func:`calibrate` chooses the multiplier of the count counter from: 5 % of ε, or 5 % of ρ.
+
+    Args:
+        sensitivity: Of one record, without the count counter.
+        claim: What is promised of one release; not of reports.
+        budget: Of the population.
+
+    Returns:
+        The larger multiplier first; one alone where both are the same.
+    """
+    clients = Fraction(0) if claim.clients_share is None else round_up(1 / claim.clients_epsilon)
+    return tuple(
+        CountChoice(mechanism, math.sqrt(mechanism.noise_variance) / mechanism.count_scale, budget.releases(loss))
+        for mechanism in _laplaces(sensitivity, claim, clients or None)
+        for loss in (loss_of(mechanism, sensitivity, claim),)
+    )
+
+
+def check_noise(noise: str, claim: Claim, name: str | None = None) -> None:
+    """Refuses a kind of noise that the claim cannot have, or that a mechanism of this name is not.
+
+    Raises:
+        PlanError: It names ``privacy.noise``.
+    """
+    wanted = NOISES[noise]
+    if wanted is None:
+        return
+    if claim.reports is not None:
+        raise PlanError("privacy.noise", noise, f"{AUTO!r}: reports are randomised, and get no noise")
+    if wanted == DISCRETE_GAUSSIAN and not claim.delta:
+        raise PlanError(
+            "privacy.noise", noise, "'auto' or 'laplace' with delta 0: Gaussian noise has no pure guarantee"
+        )
+    if name is not None and name != wanted:
+        raise PlanError("privacy.noise", noise, f"the noise of privacy.mechanism, {name!r}, or no value")
+
+
+def _laplace(
+    sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, budget: Budget | None
+) -> Mechanism:
+    usual, *others = _laplaces(sensitivity, claim, clients_scale)
+    if budget is None or not budget.limit.delta:
+        return usual
+    paid = {each: _releases(each, sensitivity, claim, budget) for each in (usual, *others)}
+    # The first of equals; where none is paid for, the one that is charged less, of which the refusal speaks.
+    return max(paid, key=paid.__getitem__) if any(paid.values()) else [*paid][-1]
+
+
+def _laplaces(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None) -> Iterator[Mechanism]:
+    """With 5 % of ε for the count counter, and, where that is less, with 5 % of ρ."""
+    of_epsilon = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
+    of_rho = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
+    for count_scale in (of_epsilon, of_rho)[: 2 if of_rho < of_epsilon else 1]:
+        needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
+        scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
+        yield Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
+
+
+def _releases(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim, budget: Budget | None) -> int:
+    return 0 if budget is None else budget.releases(loss_of(mechanism, sensitivity, claim))
 
 
 def _randomiser(reports: Reports, claim: Claim) -> Mechanism:

@@ -25,6 +25,7 @@ class Claim:
         counters: D, the number of all counters, count counters included; with ``honest_survivors`` alone.
         reports: How each record becomes a report of its own, by local randomisation; None: counters get noise.
         drawn: Whether cohorts are drawn from a pool, so that δ pays for bad draws too; with ``honest_survivors`` alone.
+        reserved: Whether a part of the population's total δ is kept for failures; with ``honest_survivors`` alone.
 
     Raises:
         PlanError: A field is out of range or contradicts another; it names the key of the plan.
@@ -39,6 +40,7 @@ class Claim:
     counters: int | None = None
     reports: Reports | None = None
     drawn: bool = False
+    reserved: bool = False
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -61,7 +63,7 @@ class Claim:
 
     def _check_shares(self) -> None:
         h, counters = self.honest_survivors, self.counters
-        if h is None and counters is None and not self.drawn:
+        if h is None and counters is None and not self.drawn and not self.reserved:
             return
         if type(h) is not int or h < 1 or type(counters) is not int or counters < 1:
             raise PlanError("privacy.secure", (h, counters), "at least 1 honest survivor, and at least 1 counter")

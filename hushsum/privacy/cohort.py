@@ -32,6 +32,9 @@ SIZE_MIN, SIZE_MAX = 3, 10_000
 #: Each that waits holds an open call at one gateway: more would not fit there, and would hardly allow less corrupt.
 POOL_MAX: Final = 1_000_000
 _HALF: Final = Fraction(1, 2)
+#: ``privacy.secure.failures``: failures may use the whole of total_delta, or the part of it that is kept for them.
+WHOLE: Final = "whole"
+RESERVED: Final = "reserved"
 _SHARE: Final = "a number from 0 to below 0.5"
 _HEX: Final = frozenset("0123456789abcdef")
 _DIRECTORY_DIGITS: Final = 64
@@ -56,6 +59,8 @@ class Cohort:
             said of it, and γ is assumed of every cohort, however it is formed.
         pool: P, the least number of clients that wait where a cohort is drawn from them, uniformly: above N, to
             1,000,000; 0: with ``fleet_corrupt`` None, and no cohort need be drawn.
+        reserved: Whether failures use no more than an eighth of the population's total δ, so that a ledger may count
+            pure windows by the zCDP that they imply (``failures = "reserved"``).
 
     Raises:
         PlanError: No round can be as these ask; it names the key under ``privacy.secure``.
@@ -70,6 +75,7 @@ class Cohort:
     wait_ms: int = 30_000
     fleet_corrupt: int | None = None
     pool: int = 0
+    reserved: bool = False
 
     def __post_init__(self) -> None:
         self._check_keys()
@@ -154,12 +160,13 @@ class Cohort:
             wait_ms=duration(table, "cohort_wait", "30s", low_ms=1),
             fleet_corrupt=fleet_corrupt,
             pool=pool,
+            reserved=table.choice("failures", built=(WHOLE, RESERVED), default=WHOLE) == RESERVED,
         )
         table.finish()
         return cohort
 
     def to_fields(self) -> dict[str, object]:
-        """Every key of ``[privacy.secure]``, canonical; those of a pool only where there is one."""
+        """Every key of ``[privacy.secure]``, canonical; those of a pool, and ``failures``, only where they are set."""
         fields: dict[str, object] = {
             "suite": self.suite,
             "cohort": self.size,
@@ -171,6 +178,8 @@ class Cohort:
         }
         if self.pool:
             fields |= {"corrupt_clients": self.fleet_corrupt, "pool": self.pool}
+        if self.reserved:
+            fields["failures"] = RESERVED
         return fields
 
     @property

@@ -14,9 +14,10 @@ from typing import Final, Self
 from hushsum import canonical
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import CanonicalError, GuaranteeError, PlanError
+from hushsum.privacy.cohort import RESERVED
 from hushsum.privacy.distributed_gaussian import rho_of_shares
 from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
-from hushsum.privacy.likelihood_ratios import supports_ratio
+from hushsum.privacy.likelihood_ratios import rho_of_reports, supports_ratio
 from hushsum.privacy.local_mode import RANDOMISERS
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, is_ratio
 from hushsum.privacy.relations import ADD_REMOVE, NO_LOSS, RELATIONS, REPLACE, UNITS, Loss, is_delta, is_positive
@@ -104,6 +105,7 @@ class Shares:
         honest_survivors: h, at least 1.
         counters: D, the number of all counters, the count counters included; at least 1.
         failure: The probability that the protocol fails, above 0 and below 1: a part of δ.
+        reserved: Whether a part of the population's total δ is kept for failures.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``event.shares``.
@@ -112,6 +114,7 @@ class Shares:
     honest_survivors: int
     counters: int
     failure: Fraction
+    reserved: bool = False
 
     def __post_init__(self) -> None:
         for field in ("honest_survivors", "counters"):
@@ -134,12 +137,13 @@ class Shares:
         return rho_of_shares(scale, self.honest_survivors, l2_squared, self.counters)
 
     def to_fields(self) -> dict[str, object]:
-        """Integers and a string, ready for the canonical encoding."""
-        return {
+        """Integers and strings, ready for the canonical encoding; ``failures`` only where a part of δ is kept."""
+        fields: dict[str, object] = {
             "honest_survivors": self.honest_survivors,
             "counters": self.counters,
             "failure": real_text(self.failure),
         }
+        return {**fields, "failures": RESERVED} if self.reserved else fields
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -152,6 +156,7 @@ class Shares:
             honest_survivors=table.integer("honest_survivors", low=1),
             counters=table.integer("counters", low=1),
             failure=table.real("failure", expected="an exact number above 0 and below 1"),
+            reserved=table.has("failures") and table.choice("failures", built=(RESERVED,)) == RESERVED,
         )
         table.finish()
         return shares
@@ -235,22 +240,30 @@ class Event:
 
     @cached_property
     def rho(self) -> Fraction:
-        """ρ of zCDP: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); 0 for the others, which are pure.
+        """ρ of the zCDP that its parameters prove (docs/privacy.md: the zCDP of pure noise).
 
-        Of shares an upper bound.
+        ``discrete-gaussian``: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); of shares an upper bound. The
+        others are pure, and their counters, or reports, compose: ``discrete-laplace``: a counter that moves by a is
+        |a|/b-private, all together L2²/(2b²). A randomiser: ½(ln λ)² a report, rounded up. ``report-noisy-max``
+        shows one index, of which ½ε² is proven.
         """
-        if self.mechanism != DISCRETE_GAUSSIAN:
-            return Fraction(0)
         squared = self.sensitivity.l2_squared
-        if self.shares is None:
-            return squared / (2 * self.scale)
-        return self.shares.rho(self.scale, squared)
+        if self.mechanism == DISCRETE_GAUSSIAN:
+            if self.shares is None:
+                return squared / (2 * self.scale)
+            return self.shares.rho(self.scale, squared)
+        if self.mechanism == DISCRETE_LAPLACE:
+            return squared / (2 * self.scale**2)
+        if self.mechanism in RANDOMISERS:
+            return rho_of_reports(self.scale, self.sensitivity.l1)
+        return self.epsilon**2 / 2
 
     @cached_property
     def loss(self) -> Loss:
         """What it loses, in its own unit and relation."""
-        failure = self.shares.failure if self.shares else Fraction(0)
-        return replace(Loss(rho=self.rho) if self.rho else Loss.of_pure(self.epsilon), failure=failure)
+        gaussian = self.mechanism == DISCRETE_GAUSSIAN
+        loss = Loss(rho=self.rho) if gaussian else Loss.of_pure(self.epsilon, rho=self.rho)
+        return loss.failing(self.shares.failure, reserved=self.shares.reserved) if self.shares else loss
 
     @property
     def _needed(self) -> Fraction:

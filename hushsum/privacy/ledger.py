@@ -175,7 +175,11 @@ class Ledger:
 
     @property
     def spent(self) -> Cost:
-        """The total (ε, δ) so far, in the unit and relation of the limits."""
+        """The total (ε, δ) that was charged so far, in the unit and relation of the limits.
+
+        It is the reading of a filter: it holds for all that was released within limits that were fixed before, and is
+        no bound at a moment that was chosen by what the releases showed.
+        """
         account = self._current()
         return account.spent if account else FREE
 

@@ -18,7 +18,9 @@ from hushsum.privacy.claim import Claim
 from hushsum.privacy.exact_numbers import notch_of, numeral
 from hushsum.privacy.local_mode import ONE_BIT, Reports
 from hushsum.privacy.mechanisms import RATIO_MIN, REPORT_EPSILON_MAX, Mechanism
+from hushsum.privacy.zcdp import ln
 
+_LN_BITS: Final = 64  # of ln λ
 _BITS: Final = 192  # of e^-x: a ratio of 6 digits is never so near to e^x
 
 
@@ -46,6 +48,16 @@ def ratio_within(epsilon: Fraction) -> Fraction | None:
     notch = notch_of(below)
     ratio = below // notch * notch
     return ratio if ratio >= RATIO_MIN else None
+
+
+def rho_of_reports(ratio: Fraction, number: int) -> Fraction:
+    """ρ of the zCDP of independent reports of one unit: ½(ln λ)² each, ln λ rounded up to 64 binary digits.
+
+    Args:
+        ratio: λ, above 1.
+        number: Of the reports of a unit, at least 1.
+    """
+    return number * Fraction(ln(ratio, _LN_BITS)[1], 1 << _LN_BITS) ** 2 / 2
 
 
 def verify_randomiser(mechanism: Mechanism, reports: Reports, claim: Claim) -> None:

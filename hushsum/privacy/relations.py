@@ -1,7 +1,7 @@
 """Units and neighbouring relations; what a spend loses in them, how losses add up, and what one implies in another."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE)
 _ZERO: Final = Fraction(0)
 #: Of a total δ, what is kept for failures of a protocol where zCDP is converted beside them.
 FAILURE_SHARE: Final = Fraction(1, 8)
+COUNTED_MAX: Final = 10**9  # further nobody counts how many more windows can be paid for
 
 
 class Cost(NamedTuple):
@@ -43,31 +44,56 @@ class Loss:
     Args:
         epsilon: Σ ε of those that promise a pure ε, or (ε, δ).
         rho: Σ ρ of those that promise zero-concentrated differential privacy (zCDP).
-        half_squares: Σ ½ε² of the first: the zCDP that they imply (Bun and Steinke 2016, Proposition 1.4).
+        pure_rho: Σ ρ of the zCDP that the first imply: ½ε² each (Bun and Steinke 2016, Proposition 1.4), or less where
+            their parameters prove less.
         delta: Σ δ.
         failure: Σ of the probabilities that a protocol failed, each of an event that no data decides: what holds but
             for that event holds with as much more of δ.
+        reserved: What part of ``failure`` is of plans that keep an eighth of the total δ for it.
     """
 
     epsilon: Fraction = _ZERO
     rho: Fraction = _ZERO
-    half_squares: Fraction = _ZERO
+    pure_rho: Fraction = _ZERO
     delta: Fraction = _ZERO
     failure: Fraction = _ZERO
+    reserved: Fraction = _ZERO
 
     @classmethod
-    def of_pure(cls, epsilon: Fraction, delta: Fraction = _ZERO, failure: Fraction = _ZERO) -> "Loss":
-        """That of one mechanism which promises (ε, δ), but for a probability of failure."""
-        return cls(epsilon=epsilon, half_squares=epsilon**2 / 2, delta=delta, failure=failure)
+    def of_pure(
+        cls,
+        epsilon: Fraction,
+        delta: Fraction = _ZERO,
+        *,
+        rho: Fraction | None = None,
+    ) -> "Loss":
+        """That of one mechanism which promises (ε, δ).
+
+        Args:
+            epsilon: At least 0.
+            delta: At least 0.
+            rho: What its parameters prove in zCDP; counted where it is below ½ε². None: ½ε².
+        """
+        implied_rho = epsilon**2 / 2
+        return cls(
+            epsilon=epsilon,
+            pure_rho=implied_rho if rho is None else min(rho, implied_rho),
+            delta=delta,
+        )
+
+    def failing(self, failure: Fraction, *, reserved: bool = False) -> "Loss":
+        """The same of a protocol that may fail; ``reserved``: its plan keeps an eighth of the total δ for that."""
+        return replace(self, failure=failure, reserved=failure if reserved else _ZERO)
 
     def plus(self, other: "Loss") -> "Loss":
         """Both, on the same data."""
         return Loss(
             self.epsilon + other.epsilon,
             self.rho + other.rho,
-            self.half_squares + other.half_squares,
+            self.pure_rho + other.pure_rho,
             self.delta + other.delta,
             self.failure + other.failure,
+            self.reserved + other.reserved,
         )
 
     def minus(self, other: "Loss") -> "Loss":
@@ -75,9 +101,10 @@ class Loss:
         return Loss(
             self.epsilon - other.epsilon,
             self.rho - other.rho,
-            self.half_squares - other.half_squares,
+            self.pure_rho - other.pure_rho,
             self.delta - other.delta,
             self.failure - other.failure,
+            self.reserved - other.reserved,
         )
 
     def times(self, count: int) -> "Loss":
@@ -85,9 +112,10 @@ class Loss:
         return Loss(
             self.epsilon * count,
             self.rho * count,
-            self.half_squares * count,
+            self.pure_rho * count,
             self.delta * count,
             self.failure * count,
+            self.reserved * count,
         )
 
     def worst(self, other: "Loss") -> "Loss":
@@ -95,19 +123,20 @@ class Loss:
         return Loss(
             max(self.epsilon, other.epsilon),
             max(self.rho, other.rho),
-            max(self.half_squares, other.half_squares),
+            max(self.pure_rho, other.pure_rho),
             max(self.delta, other.delta),
             max(self.failure, other.failure),
+            max(self.reserved, other.reserved),
         )
 
     def cost(self, delta: Fraction) -> Cost | None:
         """The least ε that is proven at a δ, with the part of δ that its proof uses.
 
-        zCDP for all of them, in which a pure ε counts ½ε²; where all are pure, also the sum of their ε, which needs no
-        δ: whichever says less. Both hold however each mechanism is chosen from what the ones before it showed (Rogers
-        et al. 2016, Whitehouse et al. 2023). The sum of some ε and the zCDP of the rest is not offered: who trades one
-        for the other by what was shown could pass it. For the same reason zCDP beside failures is converted at what an
-        eighth of δ leaves, however much of that eighth the failures take.
+        zCDP for all of them, in which a pure one counts the ρ that it implies; where all are pure, also the sum of
+        their ε, which needs no δ: whichever says less. Both hold however each mechanism is chosen from what the ones
+        before it showed (Rogers et al. 2016, Whitehouse et al. 2023). The sum of some ε and the zCDP of the rest is
+        not offered: who trades one for the other by what was shown could pass it. For the same reason zCDP beside
+        failures is converted at what an eighth of δ leaves, however much of that eighth the failures take.
 
         Args:
             delta: The δ at which zCDP is converted, from 0 to below 1.
@@ -121,16 +150,40 @@ class Loss:
         """Whether it is proven to stay within an (ε, δ); in most cases without a conversion of zCDP."""
         return any(bound.epsilon <= limit.epsilon and bound.delta <= limit.delta for bound in self._bounds(limit.delta))
 
+    def times_within(self, growth: "Loss", limit: Cost) -> int:
+        """How many losses stay within an (ε, δ), where the first is this one and each further one adds ``growth``.
+
+        Returns:
+            From 0 to 10⁹; 10⁹ too where nothing grows.
+        """
+        if not self.within(limit):
+            return 0
+        low, high = 1, 2
+        while high <= COUNTED_MAX and self.plus(growth.times(high - 1)).within(limit):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self.plus(growth.times(middle - 1)).within(limit)
+            low, high = (middle, high) if fits else (low, middle)
+        return min(low, COUNTED_MAX)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether an eighth of δ is kept for failures: beside zCDP, or because all plans that may fail say so."""
+        return bool(self.failure) and (bool(self.rho) or self.reserved == self.failure)
+
     def _bounds(self, delta: Fraction) -> Iterator[Cost]:
+        kept = FAILURE_SHARE * delta if self.keeps else _ZERO
+        if self.keeps and self.failure > kept:
+            return
         if not self.rho:
             yield Cost(self.epsilon, self.delta + self.failure)
-        kept = FAILURE_SHARE * delta if self.failure else _ZERO
         left = delta - self.delta - kept
-        if left <= 0 or self.failure > kept:
+        if left <= 0:
             return
         # Of two bounds for what may be chosen from earlier outputs, only one may spend a delta.
-        if self.rho or (self.half_squares and not self.delta and not self.failure):
-            yield Cost(epsilon_of(self.rho + self.half_squares, left), delta)
+        if self.rho or (self.pure_rho and not self.delta and self.keeps == bool(self.failure)):
+            yield Cost(epsilon_of(self.rho + self.pure_rho, left), delta)
 
 
 NO_LOSS: Final = Loss()
@@ -167,4 +220,4 @@ def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation
     if delta:
         # e^ε is irrational: rounded up, against us. δ above 1 says no more than 1 does.
         delta = min(Fraction(1), (1 + exp_upper(loss.epsilon)) * delta)
-    return Loss(2 * loss.epsilon, 4 * loss.rho, 4 * loss.half_squares, delta, loss.failure)
+    return Loss(2 * loss.epsilon, 4 * loss.rho, 4 * loss.pure_rho, delta, loss.failure, loss.reserved)

@@ -12,15 +12,15 @@ from hushsum import canonical
 from hushsum.canonical import real_text
 from hushsum.errors import CanonicalError, GuaranteeError, Missing, PlanError
 from hushsum.privacy.accountant import Limits
-from hushsum.privacy.calibration import calibrate, round_up
+from hushsum.privacy.calibration import AUTO, NOISES, Budget, calibrate, check_noise, round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, SECURE, Guarantee
 from hushsum.privacy.local_mode import SILO, LocalMode, Reports, ReportSpace
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.relations import ADD_REMOVE, FAILURE_SHARE, REPLACE, ZERO_OUT, Cost, Loss
-from hushsum.privacy.verifier import rho_of, verify_clients, verify_counters, verify_draws, verify_shares
+from hushsum.privacy.relations import ADD_REMOVE, CLIENT, FAILURE_SHARE, REPLACE, ZERO_OUT, Cost
+from hushsum.privacy.verifier import loss_of, rho_of, verify_clients, verify_counters, verify_draws, verify_shares
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -109,8 +109,9 @@ class PrivacySpec:
         share = clients_share_of(table, participation, min_clients)
         survivors, counters = (cohort.honest_survivors, counters) if cohort else (None, None)
         drawn = cohort is not None and cohort.pool > 0
-        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn)
-        mechanism = mechanism_of(table, sensitivity, claim)
+        reserved = cohort is not None and cohort.reserved
+        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn, reserved)
+        mechanism = mechanism_of(table, sensitivity, claim, budget_of(total_epsilon, total_delta, unit))
         table.finish()
         spec = cls(
             epsilon=epsilon,
@@ -134,13 +135,7 @@ class PrivacySpec:
 
     def _check_first_release(self, sensitivity: Sensitivity, key: str) -> None:
         """Refuses limits that do not pay for one release."""
-        claim = self.claim
-        if self.mechanism.name == DISCRETE_GAUSSIAN:
-            loss = Loss(rho=rho_of(self.mechanism, sensitivity, claim), failure=claim.failure)
-        else:
-            loss = Loss.of_pure(claim.counters_epsilon, failure=claim.failure)
-        if claim.clients_epsilon:
-            loss = loss.plus(Loss.of_pure(claim.clients_epsilon))
+        loss = loss_of(self.mechanism, sensitivity, self.claim)
         if loss.within(Cost(self.total_epsilon, self.total_delta)):
             return
         needed = loss.cost(self.total_delta)
@@ -165,7 +160,8 @@ class PrivacySpec:
         m, share = self.records_per_client, self.min_clients_share
         delta = Fraction(0) if self.reports else self.delta
         drawn = self.cohort is not None and self.cohort.pool > 0
-        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports, drawn)
+        reserved = self.cohort is not None and self.cohort.reserved
+        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports, drawn, reserved)
 
     @property
     def relation(self) -> str:
@@ -176,6 +172,11 @@ class PrivacySpec:
         if self.reports:
             return REPLACE
         return ADD_REMOVE if self.participation == PROTECTED else ZERO_OUT
+
+    @property
+    def budget(self) -> Budget:
+        """The limits, and whether windows add up: what decides between mechanisms that support the same claim."""
+        return budget_of(self.total_epsilon, self.total_delta, self.unit)
 
     @property
     def limits(self) -> Limits:
@@ -360,8 +361,9 @@ def total_delta_of(table: Table, delta: Fraction, cohort: Cohort | None) -> Frac
         raise PlanError(table.name("total_delta"), came, expected)
     if cohort is not None:
         failure = cohort.failure
-        least = failure / FAILURE_SHARE if delta else failure
-        part = f"; that is to be at most {FAILURE_SHARE} of it" if delta else ""
+        in_part = bool(delta) or cohort.reserved
+        least = failure / FAILURE_SHARE if in_part else failure
+        part = f"; that is to be at most {FAILURE_SHARE} of it" if in_part else ""
         if total < least:
             many = f"{least.numerator} x " if least.numerator > 1 else ""
             expected = (
@@ -397,12 +399,19 @@ def clients_share_of(table: Table, participation: str, min_clients: int) -> Frac
     return share
 
 
-def mechanism_of(table: Table, sensitivity: Sensitivity, claim: Claim) -> Mechanism:
-    """The mechanism as it is written, verified; or calibrated where it is not."""
+def budget_of(total_epsilon: Fraction, total_delta: Fraction, unit: str) -> Budget:
+    """Windows of unit ``client`` add up; a record is in one window alone."""
+    return Budget(Cost(total_epsilon, total_delta), adds=unit == CLIENT)
+
+
+def mechanism_of(table: Table, sensitivity: Sensitivity, claim: Claim, budget: Budget) -> Mechanism:
+    """The mechanism as it is written, verified; or calibrated where it is not, for the noise that is asked for."""
+    noise = table.choice("noise", built=tuple(NOISES), default=AUTO)
     written = table.optional_table("mechanism")
     if written is None:
-        return calibrate(sensitivity, claim)
+        return calibrate(sensitivity, claim, budget, noise=noise)
     mechanism = Mechanism.from_table(written)
+    check_noise(noise, claim, mechanism.name)
     key, scale = "scale", mechanism.scale
     try:
         verify_shares(mechanism, claim)

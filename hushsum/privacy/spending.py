@@ -130,5 +130,5 @@ def _event(plan: Promising) -> Event:
     pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)
     shares = None
     if claim.honest_survivors is not None and claim.counters is not None:
-        shares = Shares(claim.honest_survivors, claim.counters, claim.failure)
+        shares = Shares(claim.honest_survivors, claim.counters, claim.failure, claim.reserved)
     return Event(mechanism.name, mechanism.scale, moved, pure, shares)

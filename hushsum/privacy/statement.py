@@ -98,13 +98,20 @@ def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
     number = len(account.spends)
     spends = "1 spend" if number == 1 else f"{number} spends"
     unit = f"for unit {limits.unit} under {limits.relation}"
-    words = [f"{of}spent {cost_text(account.cost)} in {spends}, {unit}."]
+    words = [f"{of}spent {cost_text(account.cost)} in {spends}, {unit}.", *_by_zcdp(account)]
     if number > 1:
         words += ["The newest alone:", spend_told(account.newest, delta=limits.delta), "All together:"]
     words.append(told(account.cost, unit=limits.unit, relation=limits.relation))
     if account.is_passed:
         words.append("This exceeds the limits: they were lowered, or an earlier version counted less.")
     return " ".join((*words, *_repeated(account), left))
+
+
+def _by_zcdp(account: Account) -> Iterator[str]:
+    """Why pure spends total less than the sum of their ε."""
+    loss, cost = account.loss, account.cost
+    if loss is not None and cost is not None and not loss.rho and cost.epsilon < loss.epsilon:
+        yield f"This is by zCDP, at the total δ; the sum of their ε is {numeral(loss.epsilon, up=True)}."
 
 
 def _repeated(account: Account) -> Iterator[str]:

@@ -10,9 +10,10 @@ from hushsum.noise.projective_geometry import is_prime
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.distributed_gaussian import SHARE_MIN, rho_of_shares
 from hushsum.privacy.exact_numbers import SIGNIFICANT_DIGITS, numeral
-from hushsum.privacy.likelihood_ratios import check_drawn, verify_randomiser
+from hushsum.privacy.likelihood_ratios import check_drawn, rho_of_reports, verify_randomiser
 from hushsum.privacy.local_mode import Reports
-from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, SCALES, Mechanism, scales_text
+from hushsum.privacy.relations import Loss
 from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
 
@@ -127,6 +128,26 @@ def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Frac
         GuaranteeError: The variance of a share, σ²/h, is below 4.
     """
     return _rho(mechanism.scale, mechanism.count_scale, sensitivity, claim)
+
+
+def loss_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Loss:
+    """What a ledger charges for one release: the loss of the events of its spend, with the test of clients.
+
+    Args:
+        mechanism: Verified for the claim.
+        sensitivity: Of one record under the plan's relation, without the count counter.
+        claim: Of the plan.
+    """
+    if mechanism.name == DISCRETE_GAUSSIAN:
+        loss = Loss(rho=rho_of(mechanism, sensitivity, claim))
+    elif mechanism.name == DISCRETE_LAPLACE:
+        squared = claim.records**2 * sensitivity.with_count(mechanism.count_scale).l2_squared
+        loss = Loss.of_pure(claim.counters_epsilon, rho=squared / (2 * mechanism.scale**2))
+    else:
+        loss = Loss.of_pure(claim.epsilon, rho=rho_of_reports(mechanism.scale, claim.records))
+    if mechanism.clients_scale is not None:
+        loss = loss.plus(Loss.of_pure(claim.clients_epsilon, rho=1 / (2 * mechanism.clients_scale**2)))
+    return loss.failing(claim.failure, reserved=claim.reserved)
 
 
 def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) -> Fraction | None:

@@ -57,8 +57,10 @@ class Case:
 def plan_of(*, sketch: Any = None, record: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
     """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table.
 
-    A key whose value is None is left out.
+    A key whose value is None is left out. With a δ its noise is Gaussian: of few rows a maker would take Laplace noise.
     """
+    if "delta" in privacy and (privacy.get("mode") != "local" or privacy["local"].get("form") == "silo"):
+        privacy.setdefault("noise", "gaussian")
     window: dict[str, object] = {"min_clients": min_clients} if min_clients else {}
     if privacy.get("mode") in {"secure", "local"}:
         window["lateness"] = "1m"  # in which cohorts fill, and devices submit after a window

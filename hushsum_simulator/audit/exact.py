@@ -169,6 +169,36 @@ def gaussian_losses(changes: Sequence[int], scale: Fraction) -> Losses:
     return Losses(values, masses, missing * len(moved))
 
 
+def laplace_losses(changes: Sequence[int], scale: Fraction, times: int) -> Losses:
+    """The losses of discrete Laplace noise of scale b on counters that differ by these changes, drawn so many times.
+
+    A counter that differs by a > 0 loses (|k − a| − |k|)/b where its noise is k: one of a, a − 2, …, −a, over b. The
+    law is symmetric. Laws are multiplied as polynomials of floats that are all at least 0, so that nothing cancels.
+    """
+    law, reach = np.ones(1), 0
+    for change in {abs(change) for change in changes if change}:
+        number = sum(abs(each) == change for each in changes) * times
+        law, reach = np.convolve(law, _power(_one_loss(change, scale), number)), reach + change * number
+    values: Floats = np.arange(-reach, reach + 1, 2, dtype=np.float64) / float(scale)
+    return Losses(values, law, _ROUNDING * len(law))
+
+
+def _one_loss(change: int, scale: Fraction) -> Floats:
+    """P of each loss of one counter, the least (−a/b) first."""
+    law = stated(LAPLACE, scale, change)
+    end = float(tail(scale, change)[1])  # the noise is at least a, or at most 0 with what is left
+    middle = [float(law[k][1]) for k in range(change - 1, 0, -1)]
+    return np.array([end, *middle, float(tail(scale, 0)[1])])
+
+
+def _power(law: Floats, exponent: int) -> Floats:
+    power = np.ones(1)
+    for binary in f"{exponent:b}":
+        power = np.convolve(power, power)
+        power = np.convolve(power, law) if binary == "1" else power
+    return power
+
+
 def weights(scale: Fraction) -> tuple[list[int], float]:
     """e^(−k²/2σ²) in fixed point for k from −reach to reach, and a bound of the share that is omitted."""
     reach = math.isqrt(math.ceil(2 * scale * 80)) + 2  # below e^-80 is omitted

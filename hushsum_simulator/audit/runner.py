@@ -12,7 +12,7 @@ import numpy as np
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account, Limits
 from hushsum.privacy.events import TUMBLING
-from hushsum.privacy.relations import RECORD
+from hushsum.privacy.relations import FAILURE_SHARE, RECORD
 from hushsum.releases import spend_of
 from hushsum_simulator.audit import cases, empirical, exact, local, pipelines
 from hushsum_simulator.audit.cases import CLIENT, COLUMNS, Case, flat, seen_of
@@ -24,7 +24,7 @@ from hushsum_simulator.audit.empirical import (
     source_checks,
     with_runs,
 )
-from hushsum_simulator.audit.exact import change, changes, epsilon
+from hushsum_simulator.audit.exact import change, changes, epsilon, laplace_losses
 from hushsum_simulator.audit.pipelines import Pipeline, added, decided, folded, in_process, service, submitted
 from hushsum_simulator.audit.report import AuditRow, Check, Floats, Report, claimed
 from hushsum_simulator.audit.secure import drawn_sum, honest_shares, sum_epsilon
@@ -36,6 +36,7 @@ _SUBMISSIONS: Final = 4  # runs for each submission of a silo
 _SUBMISSIONS_MIN: Final = 100
 _WINDOWS: Final = 20  # runs for each window of a service, which takes that much longer
 _DELTA: Final = "0.05"  # so large that runs can reach it
+_USUAL_DELTA: Final = "0.000001"
 _SECURE_DELTA: Final = "0.000001"  # a larger δ needs less noise than shares can sum to
 _COHORT_EPSILON: Final = "0.09"  # needs noise that 800 discrete Gaussian shares can sum to
 _PROMISES: Final[Sequence[Mapping[str, Any]]] = ({}, CLIENT)  # of unit record, and of unit client
@@ -121,6 +122,7 @@ def _others(settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
         yield replace(claimed("usual δ", usual), exact=epsilon(usual, changes(usual, added), 1e-6))
         yield from (_replaced(plan) for plan in (cases.plan_of(**promise), usual))
     yield from map(one_record_less, full_clients())
+    yield from (many_releases(plan, times) for plan, times in repeated())
     plan, runs = cases.plan_of(), settings.runs
     yield run(cases.case(plan, "answers"), in_process, max(runs // 4, QUICK_RUNS), progress, asks=True)
     yield run(cases.bad_record(plan, "unusable record"), decided, runs, progress)
@@ -203,6 +205,44 @@ def one_record_less(plan: Plan) -> AuditRow:
     charge = Account(limits).recorded(spend_of(plan, kind=TUMBLING, window=0)).spent
     found = epsilon(plan, {change(case, added), change(case, folded)}, float(delta))
     return replace(claimed(case.what, plan), unit=RECORD, epsilon=float(charge.epsilon), exact=found)
+
+
+def repeated() -> Iterator[tuple[Plan, int]]:
+    """Plans of Laplace noise, with how many windows of them a ledger converts by their zCDP: see :func:`many_releases`.
+
+    A usual size, of which the count counter has most of ρ or little; and both units and relations of few rows.
+    """
+    limits = {"total_epsilon": 1, "total_delta": _USUAL_DELTA}
+    yield cases.plan_of(sketch={"rows": 1000}, **limits), 1
+    yield cases.plan_of(sketch={"rows": 1000}, **limits, **CLIENT), 10
+    few = {"epsilon": "0.1", "total_epsilon": 1, "total_delta": _USUAL_DELTA}
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4}, **few), 100
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4}, **few, **CLIENT), 100
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4}, mode="local", local={"form": "silo"}, **few, **CLIENT), 100
+    secure: dict[str, object] = {"cohort": 5, "corrupt": "0.2", "dropout": "0.2", "failures": "reserved"}
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4}, mode="secure", secure=secure, **few, **CLIENT), 100
+
+
+def many_releases(plan: Plan, times: int) -> AuditRow:
+    """The charge of a ledger for windows of one plan that add up, and their exact ε at the δ of its limits.
+
+    The neighbours differ by all records of a unit in the same counters, the largest change in either norm. The windows
+    are charged as those of as many plans, so that they add for unit ``record`` too. What is kept of δ for failures of
+    a protocol is not the noise's.
+    """
+    row = claimed(f"ledger, {times} windows" if times > 1 else "ledger, 1 window", plan)
+    spend, delta = spend_of(plan, kind=TUMBLING, window=0), plan.privacy.total_delta
+    account = Account(plan.limits).recorded(*(replace(spend, plan_id=f"{index:064x}") for index in range(times)))
+    charge, loss = account.cost, account.loss
+    assert charge is not None, "a total δ above 0 has an ε"
+    assert loss is not None, "the limits are the plan's own"
+    losses = laplace_losses(change(cases.case(plan), _summed(plan)), plan.privacy.mechanism.scale, times)
+    found = losses.epsilon(float(delta * (1 - FAILURE_SHARE) if loss.keeps else delta))
+    return replace(row, epsilon=float(charge.epsilon), delta=float(charge.delta), exact=found)
+
+
+def _summed(plan: Plan) -> exact.Summed:
+    return submitted if plan.privacy.cohort is not None else added
 
 
 def _replaced(plan: Plan) -> AuditRow:

@@ -32,11 +32,11 @@ def windows(plan: Plan) -> int:
 
 
 def test_a_total_is_worth_no_more_than_the_delta_at_which_it_is_counted() -> None:
-    """Why the rule exists: a total of ε 20 paid for 64 windows of ε 1, in plans without any δ."""
+    """Why the rule exists: a total of ε 20 paid for 320 windows of ε 1, in plans without any δ."""
     careful = Policy(max_epsilon=1, max_delta=0, mode="local", min_window_s=3600, max_total_epsilon=20, unit="client")
     careful.check(totalled(0))
     assert windows(totalled(0)) == 20
-    assert windows(totalled("0.999999")) == 64
+    assert windows(totalled("0.999999")) == 320
     for total_delta in ("0.00000001", "0.00001", "0.5", "0.999999"):
         error = refused(careful, totalled(total_delta))
         assert (error.rule, error.allowed) == ("max_total_delta", "at most 0")

@@ -58,6 +58,25 @@ def test_unit_client_is_told_what_its_bound_costs(hushsum: Hushsum, tmp_path: Pa
     assert "clients of 4" in ended.out
 
 
+def test_both_errors_of_the_number_of_records_are_shown_with_the_windows_that_the_limits_pay_for(
+    hushsum: Hushsum, tmp_path: Path
+) -> None:
+    client: dict[str, object] = {"unit": "client", "records_per_client": 1}
+    limits: dict[str, object] = {"total_epsilon": "3.1", "total_delta": "0.000001"}
+    path = file_of(small_plan(sketch={"rows": 1000}, privacy={**client, **limits}), tmp_path)
+    asked = ("plan", "advise", path, "--records", "2e4", "--density", "0.2")
+    told = words(hushsum(*asked).out)
+    assert "n̂ ± 178 records, 375 windows within the limits (count_scale 8, scale 1008, the plan's)" in told
+    assert "± 28.1 records, 114 windows within the limits (count_scale 53, scale 1053, instead of it)" in told
+    counts = json.loads(hushsum(*asked, "--json").out)["counts"]
+    assert [(count["count_scale"], count["windows"], count["own"]) for count in counts] == [
+        (53, 114, False),
+        (8, 375, True),
+    ]
+    few = file_of(small_plan(privacy={**client, **limits}), tmp_path)
+    assert "n̂" not in hushsum("plan", "advise", few, "--records", "2e4", "--density", "0.2").out
+
+
 @pytest.mark.parametrize(
     ("sketch", "arguments", "sentence"),
     (

@@ -80,9 +80,26 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
     assert "discrete-gaussian, standard deviation 34.9" in shown
     assert "withheld windows with fewer than 50 clients, by a noisy count (± 28.28) that uses ε = 0.05" in shown
     assert "budget ε = 30, δ = 1e-4 in total" in shown
+    assert "one window is charged ε = 0.73541, δ = 1e-4" in shown
+    assert "; the budget pays for any number of windows" in shown
     told = json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)
     assert told["guarantee"]["mechanism"]["clients_scale"] == "20"
     assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)
+
+
+def test_show_tells_what_one_window_is_charged_and_how_many_the_budget_pays_for(
+    hushsum: Hushsum, plan_toml: Path
+) -> None:
+    client = 'unit = "client"\nrecords_per_client = 1\n'
+    plan_toml.write_text(f"{TOML}{client}")
+    assert "one window is charged ε = 1, δ = 0; the budget pays for 30 windows" in words(hushsum, plan_toml)
+    plan_toml.write_text(f"{TOML}{client}total_delta = 1e-6\n")
+    assert "one window is charged ε = 0.62121" in words(hushsum, plan_toml)
+    assert "δ = 1e-6; the budget pays for 898 windows" in words(hushsum, plan_toml)
+
+
+def words(hushsum: Hushsum, plan_toml: Path) -> str:
+    return " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
 
 
 def test_public_participation_is_refused_in_one_line_that_says_what_to_use(hushsum: Hushsum, plan_toml: Path) -> None:

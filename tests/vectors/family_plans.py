@@ -75,4 +75,12 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "paired-inner": (ANGLES, {**PAIRED, "form": "inner", "radius": 2, "norm_bound": 4}),
     "paired-orthogonal": (ANGLES, {**PAIRED, "form": "orthogonal"}),
     "paired-margin": (ANGLES, {**PAIRED, "loss": "margin", "form": "inner", "radius": 2, "norm_bound": 4}),
+    "count-of-rho": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "rows": 64, "buckets": 2}),
+    "laplace-at-delta": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "rows": 5}),
+}
+
+#: Name: keys of ``[privacy]``, of which the maker chooses another noise than of the usual ones.
+PRIVACY: dict[str, dict[str, object]] = {
+    "count-of-rho": {"unit": "client", "records_per_client": 8, "total_delta": "0.000001"},
+    "laplace-at-delta": {"delta": "0.000001", "total_delta": "0.000001"},
 }

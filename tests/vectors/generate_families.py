@@ -15,7 +15,7 @@ from hushsum.entropy import ReplayableEntropy
 from hushsum.families import SetRecords
 from hushsum.parameters import Parameters
 from hushsum.releases import draw
-from tests.vectors.family_plans import MATRIX, PLANS, TABLE
+from tests.vectors.family_plans import MATRIX, PLANS, PRIVACY, TABLE
 from tests.vectors.generate import FOLDER
 
 PATH = FOLDER / "families" / "families.json"
@@ -26,7 +26,7 @@ LABELS = ("dark", "light")
 def plan_of(name: str) -> hs.Plan:
     """One of the plans."""
     record, sketch = PLANS[name]
-    privacy: dict[str, object] = {"epsilon": 0.5, "total_epsilon": 2}
+    privacy: dict[str, object] = {"epsilon": 0.5, "total_epsilon": 2, **PRIVACY.get(name, {})}
     return hs.Plan(name=name, record=record, sketch=sketch, privacy=privacy, parameters=Parameters.of([MATRIX, TABLE]))
 
 
@@ -67,7 +67,8 @@ def vectors_of(name: str) -> dict[str, object]:
     records = records_of(plan)
     increments = plan.family.encode(plan.family.accept(given(plan, records))[0])
     sketch = hs.Sketch(plan)
-    sketch.add(given(plan, records), labels=labels_of(plan, len(records)))
+    clients = ["one"] * len(records) if plan.privacy.unit == "client" else None
+    sketch.add(given(plan, records), labels=labels_of(plan, len(records)), clients=clients)
     release = draw(sketch, kind="tumbling", window=-3, entropy=ReplayableEntropy(b"vectors"), accounted=True)
     stated = plan.family.sensitivity
     return {

@@ -5,6 +5,7 @@ from fractions import Fraction
 from hushsum.privacy.events import ClaimedEvent, Event, Spend
 from hushsum.sensitivity import Sensitivity
 
+ONE = Sensitivity(l0=1, l1=1, l2_squared=1, linf=1)
 UNIT = Sensitivity(l0=10, l1=12, l2_squared=16, linf=3)
 
 
@@ -16,7 +17,7 @@ def spend(
     unit: str = "record",
     relation: str = "add/remove",
 ) -> Spend:
-    """A pure one. In process, unless it has a window."""
+    """A pure one that implies ½ε² of zCDP, for it moves one counter alone. In process, unless it has a window."""
     return of_events(_laplace(Fraction(epsilon)), plan=plan, window=window, unit=unit, relation=relation)
 
 
@@ -48,7 +49,7 @@ def claimed(
 
 def with_test(rho: Fraction, epsilon: Fraction, *, window: int, unit: str = "record", withheld: bool = False) -> Spend:
     """A window whose number of clients is tested at ε, and whose counters lose ρ unless it is withheld."""
-    test = Event("discrete-laplace", 1 / epsilon, Sensitivity(1, 1, 1, 1), epsilon)
+    test = _laplace(epsilon)
     events = (test,) if withheld else (test, _gaussian(rho))
     return of_events(*events, plan=1, window=window, unit=unit, relation="add/remove")
 
@@ -70,7 +71,7 @@ def of_events(
 
 
 def _laplace(epsilon: Fraction) -> Event:
-    return Event("discrete-laplace", UNIT.l1 / epsilon, UNIT, epsilon)
+    return Event("discrete-laplace", 1 / epsilon, ONE, epsilon)
 
 
 def _gaussian(rho: Fraction) -> Event:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, PlanError
-from hushsum.privacy.calibration import calibrate, round_up
+from hushsum.privacy.calibration import Budget, calibrate, round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanisms import Mechanism
+from hushsum.privacy.relations import Cost
 from hushsum.privacy.verifier import rho_of, variance_needed, verify, verify_counters
 from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity
@@ -148,6 +149,76 @@ def test_rounding_keeps_six_digits_and_never_goes_down(value: Fraction) -> None:
 )
 def test_rounding_at_the_edges_of_a_power_of_ten(value: Fraction, rounded: Fraction) -> None:
     assert round_up(value) == rounded
+
+
+# ------------------------------------------------------------------------- what a population's limits decide
+
+CLIENT = Claim(Fraction(1), ZERO, "client", 1)
+
+
+def within(epsilon: int | str, delta: Fraction = MILLIONTH, *, adds: bool = True) -> Budget:
+    return Budget(Cost(Fraction(epsilon), delta), adds=adds)
+
+
+@pytest.mark.parametrize(
+    ("budget", "count_scale"),
+    (
+        (within(1), 8),  # 46 windows for 14
+        (within("3.1"), 8),
+        (within(1, ZERO), 53),  # nothing is converted
+        (within(1000, Fraction(1, 10**60)), 8),
+        (within(1, Fraction(1, 10**300)), 53),  # so small a δ that ε adds up to less
+        (within(1, adds=False), 53),  # a record is in one window
+        (None, 53),
+    ),
+    ids=str,
+)
+def test_the_count_counter_gets_less_where_the_limits_then_pay_for_more_windows(
+    budget: Budget | None, count_scale: int
+) -> None:
+    mechanism = calibrate(hashed(1000), CLIENT, budget)
+    assert mechanism == Mechanism("discrete-laplace", Fraction(1000 + count_scale), count_scale)
+    verify(mechanism, hashed(1000), CLIENT)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 19])
+def test_few_rows_have_one_multiplier_for_both(rows: int) -> None:
+    assert calibrate(hashed(rows), CLIENT, within(10)) == calibrate(hashed(rows), CLIENT)
+
+
+def test_with_a_delta_few_rows_get_laplace_noise_and_many_gaussian() -> None:
+    chosen = {rows: calibrate(hashed(rows), APPROXIMATE, within(1, adds=False)) for rows in (1, 5, 9, 10, 11, 100)}
+    names = {rows: mechanism.name.removeprefix("discrete-") for rows, mechanism in chosen.items()}
+    assert names == dict.fromkeys((1, 5, 9), "laplace") | dict.fromkeys((10, 11, 100), "gaussian")
+    for rows, mechanism in chosen.items():
+        verify(mechanism, hashed(rows), APPROXIMATE)
+        others = [calibrate(hashed(rows), APPROXIMATE, noise=noise) for noise in ("laplace", "gaussian")]
+        assert mechanism in others
+        assert mechanism.noise_variance == min(other.noise_variance for other in others)
+
+
+def test_laplace_noise_is_taken_only_where_the_limits_pay_for_no_fewer_windows() -> None:
+    client = replace(APPROXIMATE, unit="client", records_per_client=1)
+    assert calibrate(hashed(5), client, within(1)).name == "discrete-laplace", "one window, whichever it is"
+    assert calibrate(hashed(5), client, within(10)).name == "discrete-gaussian", "63 windows for 18"
+    assert calibrate(hashed(5), client, within(10), noise="laplace").name == "discrete-laplace"
+    assert calibrate(hashed(5), client).name == "discrete-laplace"
+
+
+def test_laplace_noise_that_no_counter_can_hold_is_no_choice() -> None:
+    claim = replace(APPROXIMATE, epsilon=Fraction(1, 10**12), delta=Fraction(1, 10))
+    assert calibrate(hashed(10), claim).name == "discrete-gaussian"
+
+
+def test_gaussian_noise_with_delta_0_is_refused_and_laplace_noise_needs_no_accountant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(PlanError, match="Gaussian noise has no pure guarantee") as refusal:
+        calibrate(hashed(10), PURE, noise="gaussian")
+    assert refusal.value.key == "privacy.noise"
+    assert calibrate(hashed(10), PURE, noise="laplace") == calibrate(hashed(10), PURE)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    assert calibrate(hashed(1000), APPROXIMATE, noise="laplace") == Mechanism("discrete-laplace", Fraction(1053), 53)
 
 
 def test_a_refusal_names_what_is_needed_and_what_came() -> None:

@@ -200,9 +200,9 @@ def test_a_delta_of_the_failures_alone_leaves_no_noise_anything() -> None:
 def test_noise_that_uses_the_draws_part_of_delta_is_refused() -> None:
     rows = Sensitivity(l0=20, l1=20, l2_squared=20, linf=1)
     claim = Claim(Fraction(1), 2 * BOTH, "record", honest_survivors=80, counters=1281, drawn=True)
-    verify(calibrate(rows, claim), rows, claim)
+    verify(calibrate(rows, claim, noise="gaussian"), rows, claim)
     with pytest.raises(GuaranteeError, match="less the part for failures of the protocol"):
-        verify(calibrate(rows, replace(claim, drawn=False)), rows, claim)
+        verify(calibrate(rows, replace(claim, drawn=False), noise="gaussian"), rows, claim)
 
 
 def test_draws_without_a_cohort_are_refused() -> None:

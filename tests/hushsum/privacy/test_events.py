@@ -37,7 +37,7 @@ WITHHELD = replace(SPEND, events=())
 
 
 def test_pure_noise_supports_what_the_sum_of_all_changes_needs_and_no_less() -> None:
-    assert LAPLACE.loss == Loss(epsilon=Fraction(1, 3), half_squares=Fraction(1, 18))
+    assert LAPLACE.loss == Loss(epsilon=Fraction(1, 3), pure_rho=Fraction(16, 2 * 36**2))
     replace(LAPLACE, epsilon=Fraction(1))  # more than its parameters need
     with pytest.raises(GuaranteeError, match=r"of scale 36 does not support epsilon 0\.333 .* it supports 1/3"):
         replace(LAPLACE, epsilon=Fraction(333, 1000))
@@ -56,7 +56,7 @@ def test_gaussian_noise_is_rho_zcdp_by_its_parameters_alone() -> None:
 
 
 def test_a_noisy_maximum_needs_twice_the_largest_change_of_one_utility() -> None:
-    assert MAXIMUM.loss == Loss(epsilon=Fraction(1, 2), half_squares=Fraction(1, 8))
+    assert MAXIMUM.loss == Loss(epsilon=Fraction(1, 2), pure_rho=Fraction(1, 8))
     with pytest.raises(GuaranteeError, match=r"it supports 0\.5"):
         replace(MAXIMUM, epsilon=Fraction(499, 1000))
 
@@ -140,7 +140,7 @@ def test_norms_larger_than_canonical_integers_survive() -> None:
 
 
 def test_a_spend_loses_what_its_events_do_together() -> None:
-    assert SPEND.loss == Loss(epsilon=Fraction(1, 3), rho=Fraction(1, 10), half_squares=Fraction(1, 18))
+    assert SPEND.loss == Loss(epsilon=Fraction(1, 3), rho=Fraction(1, 10), pure_rho=Fraction(16, 2 * 36**2))
     assert WITHHELD.loss == Loss()
 
 

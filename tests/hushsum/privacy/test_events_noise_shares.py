@@ -28,7 +28,7 @@ def test_the_spend_of_a_window_names_every_number_that_its_loss_needs() -> None:
     assert event.rho == rho_of_shares(event.scale, 8, event.sensitivity.l2_squared, 20 * 64 + 1)
     assert event.rho > event.sensitivity.l2_squared / (2 * event.scale)
     assert CLOSE.loss == Loss(rho=event.rho, failure=FAILURE)
-    assert PURE.loss == Loss(epsilon=Fraction(1), half_squares=Fraction(1, 2), failure=FAILURE)
+    assert PURE.loss == Loss(epsilon=Fraction(1), pure_rho=Fraction(24, 2 * 22**2), failure=FAILURE)
     assert (PURE.mode, PURE.relation) == ("secure", "zero-out")
 
 

@@ -41,7 +41,7 @@ def test_the_gaussian_supports_what_a_failure_leaves_of_delta_and_hardly_more() 
 
 def test_a_share_of_less_than_four_is_never_calibrated() -> None:
     loose = replace(CLOSE, epsilon=Fraction(40))
-    mechanism = calibrate(ROWS, loose)
+    mechanism = calibrate(ROWS, loose, noise="gaussian")
     assert mechanism.scale == 4 * 80
     with pytest.raises(GuaranteeError, match="at least 4 each"):
         verify(replace(mechanism, scale=mechanism.scale - 1), ROWS, loose)
@@ -67,11 +67,11 @@ def test_a_scale_that_is_a_notch_too_small_is_refused(claim: Claim) -> None:
 def test_noise_that_uses_the_failures_part_of_delta_is_refused() -> None:
     # With a delta of twice the failure it shows: whoever forgets to take it off draws too little noise.
     claim = replace(CLOSE, delta=2 * FAILURE)
-    forgetful = calibrate(ROWS, replace(claim, delta=3 * FAILURE))
+    forgetful = calibrate(ROWS, replace(claim, delta=3 * FAILURE), noise="gaussian")
     assert epsilon_of(rho_of(forgetful, ROWS, claim), 2 * FAILURE) <= 1
     with pytest.raises(GuaranteeError, match="less the part for failures of the protocol"):
         verify(forgetful, ROWS, claim)
-    verify(calibrate(ROWS, claim), ROWS, claim)
+    verify(calibrate(ROWS, claim, noise="gaussian"), ROWS, claim)
 
 
 def test_shares_in_a_central_plan_are_refused() -> None:

@@ -1,6 +1,7 @@
 """What ``[privacy]`` may hold: approximate guarantees, and the test of the number of clients."""
 
 import math
+import re
 import sys
 from fractions import Fraction
 
@@ -168,3 +169,60 @@ def test_a_total_that_is_named_is_not_raised() -> None:
         small_plan().replace_privacy(delta=1e-6, total_delta=1e-7)
     with pytest.raises(PlanError, match=r"privacy\.delta.*'much'"):
         small_plan().replace_privacy(delta="much")
+
+
+# ------------------------------------------------------------------------------------------------------ privacy.noise
+
+FEW: dict[str, object] = {"rows": 5}
+AT_DELTA: dict[str, object] = {"delta": "0.000001", "total_delta": "0.000001"}
+
+
+def test_the_noise_that_is_asked_for_is_in_the_mechanism_and_leaves_no_key() -> None:
+    for noise, name in (("auto", "laplace"), ("laplace", "laplace"), ("gaussian", "gaussian")):
+        plan = small_plan(sketch=FEW, privacy={**AT_DELTA, "noise": noise})
+        assert plan.privacy.mechanism.name == f"discrete-{name}"
+        assert b'"noise"' not in plan.to_bytes()
+        assert Plan.from_bytes(plan.to_bytes()) == plan
+    assert small_plan(sketch=FEW, privacy=AT_DELTA) == small_plan(sketch=FEW, privacy={**AT_DELTA, "noise": "laplace"})
+
+
+def test_the_noise_of_fewer_rows_has_the_smaller_error() -> None:
+    auto, gaussian = (small_plan(sketch=FEW, privacy={**AT_DELTA, "noise": noise}) for noise in ("auto", "gaussian"))
+    assert query.noise_std_error(auto) == pytest.approx(0.764 * query.noise_std_error(gaussian), rel=0.001)
+    assert auto.guarantee.rho is None
+    assert (auto.guarantee.epsilon, auto.guarantee.delta) == (gaussian.guarantee.epsilon, gaussian.guarantee.delta)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "expected"),
+    (
+        ({"noise": "uniform"}, "'auto'"),
+        ({"noise": "gaussian"}, "'auto' or 'laplace' with delta 0: Gaussian noise has no pure guarantee"),
+        (
+            {
+                **AT_DELTA,
+                "noise": "gaussian",
+                "mechanism": {"name": "discrete-laplace", "scale": 1000, "count_scale": 1},
+            },
+            "the noise of privacy.mechanism, 'discrete-laplace', or no value",
+        ),
+        (
+            {"mode": "local", "epsilon": 4, "noise": "laplace"},
+            "'auto': reports are randomised, and get no noise",
+        ),
+    ),
+    ids=("unknown", "pure", "another mechanism", "reports"),
+)
+def test_noise_that_a_plan_cannot_have_is_refused(privacy: dict[str, object], expected: str) -> None:
+    window = {"lateness": "1m"} if "mode" in privacy else {}
+    with pytest.raises(PlanError, match=re.escape(expected)) as refusal:
+        small_plan(sketch=FEW, privacy=privacy, window=window)
+    assert refusal.value.key == "privacy.noise"
+
+
+def test_a_plan_whose_windows_the_limits_pay_for_by_their_zcdp_may_have_limits_below_its_epsilon() -> None:
+    client: dict[str, object] = {"unit": "client", "records_per_client": 1, "total_delta": "0.000001"}
+    plan = small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.2"})
+    assert plan.privacy.mechanism.count_scale == 8, "with 53 one release is charged 0.244"
+    with pytest.raises(PlanError, match=r"at least 0\.129728, what the ledger charges for the first release"):
+        small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.1"})

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from hushsum.plan import Plan
 from hushsum.privacy import accountant, relations
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.events import TUMBLING, Event
 from hushsum.privacy.mechanisms import Mechanism
 from hushsum.privacy.relations import CLIENT, Loss
 from hushsum.releases import Release
@@ -241,6 +242,23 @@ def count_a_clients_spend_in_full_for_records(patch: pytest.MonkeyPatch) -> None
         return honest(loss, unit=unit, relation=relation, for_unit=for_unit, for_relation=for_relation)
 
     patch.setattr(accountant, "implied", implied)
+
+
+def forget_the_count_in_zcdp(patch: pytest.MonkeyPatch) -> None:
+    """The ledger takes for the L2 norm of a release that of its sketch, without the count counter."""
+    _in_zcdp(patch, lambda moved: replace(moved, l2_squared=moved.l2_squared - (moved.l1 - moved.l0 + 1) ** 2))
+
+
+def count_one_record_of_a_client_in_zcdp(patch: pytest.MonkeyPatch) -> None:
+    """All m records of a client are counted as if they were in different counters: m·L2² for m²·L2²."""
+    _in_zcdp(patch, lambda moved: replace(moved, l2_squared=moved.l2_squared // 2))
+
+
+def _in_zcdp(patch: pytest.MonkeyPatch, mistaken: Callable[[Sensitivity], Sensitivity]) -> None:
+    def rho(self: Event) -> Fraction:
+        return mistaken(self.sensitivity).l2_squared / (2 * self.scale**2)
+
+    patch.setattr(Event, "rho", property(rho))
 
 
 def seed_by_a_constant(patch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_discrete_laplace_mechanism
 from scipy.stats import norm
 
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace
@@ -20,6 +21,7 @@ from hushsum_simulator.audit.exact import (
     disagreements,
     epsilon,
     gaussian_losses,
+    laplace_losses,
     stated,
     tail,
     worst_loss,
@@ -99,6 +101,25 @@ def test_one_record_of_a_full_client_decides_about_its_other_batches_in_folds_as
     assert moved[-1] == 0, "as many records"
 
 
+@pytest.mark.parametrize(("plan", "times"), [*runner.repeated()], ids=str)
+def test_windows_that_add_up_lose_no_more_than_the_ledger_charges_by_their_zcdp(plan: Plan, times: int) -> None:
+    row = runner.many_releases(plan, times)
+    assert row.holds
+    assert row.epsilon < times * float(plan.privacy.epsilon)
+    assert row.delta == 1e-6
+    assert row.exact is not None
+    assert row.exact > (0.6 if times == 1 else 0.9) * row.epsilon, "a loss of many counters is nearly Gaussian"
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 2), Fraction(7), Fraction(53)], ids=str)
+def test_losses_of_laplace_noise_are_those_of_dp_accounting(scale: Fraction) -> None:
+    each = {"parameter": 1 / float(scale), "value_discretization_interval": 1 / float(scale) / 8}
+    together = from_discrete_laplace_mechanism(**each, sensitivity=1).self_compose(12)
+    together = together.compose(from_discrete_laplace_mechanism(**each, sensitivity=4).self_compose(3))
+    expected = together.get_epsilon_for_delta(1e-6)
+    assert laplace_losses([1, -1, 0, 1, 1, 4], scale, 3).epsilon(1e-6) == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("delta", ["0.000001", "0.05"])
 def test_with_a_test_of_the_clients_delta_covers_both_parts(delta: str) -> None:
     keys: dict[str, object] = {"delta": delta, "epsilon": 2}
@@ -134,6 +155,20 @@ def test_a_clients_spend_that_counts_in_full_for_records_is_caught(plan: Plan, m
     row = runner.one_record_less(plan)
     assert not row.holds
     assert row.epsilon == pytest.approx(float(plan.privacy.epsilon), rel=0.1), "the ledger believes it"
+    assert (row.exact or 0) > 1.1 * row.epsilon
+
+
+@pytest.mark.parametrize(
+    ("mistake", "number"),
+    [(planted.forget_the_count_in_zcdp, 0), (planted.count_one_record_of_a_client_in_zcdp, 3)],
+)
+def test_a_mistake_in_the_zcdp_of_laplace_noise_is_caught(
+    mistake: planted.Plant, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, times = [*runner.repeated()][number]
+    mistake(monkeypatch)
+    row = runner.many_releases(plan, times)
+    assert not row.holds
     assert (row.exact or 0) > 1.1 * row.epsilon
 
 
