@@ -26,7 +26,8 @@ and writes this page, its figures and `benchmarks/results/accuracy.json`. It tak
 
 Every noised figure is a real release: a plan, a sketch, and `hs.release(sketch, epsilon=..., delta=...)` with exact
 discrete Laplace noise at δ = 0. At δ = 10⁻⁶ the noise is exact discrete Gaussian, or Laplace where that has the smaller
-variance (few rows, cells, low orders). The unit is `record`, and the noisy count is included. The noise is real, so the figures change a little from run to run.
+variance (few rows, cells, low orders). The unit is `record`, and the noisy count is included. The noise
+is real, so the figures change a little from run to run.
 
 - **Mean relative error**, |f̂ − f|/f averaged over queries, as in RACE: skin, covtype, pay.
 - **Mean absolute error of densities**, |f̂/n̂ − f/n| averaged over queries, as in LSQ (n̂ is the noisy count; LSQ's code
