@@ -172,7 +172,7 @@ def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[Price, Errors
     exact, queries = truth.of(plan)[some], data.queries[some]
     sketch = hs.Sketch(plan)
     sketch.add(data.records)
-    assert sketch.records == len(data.records), "every record counts in the exact sums"
+    assert sketch.records == data.records.shape[0], "every record counts in the exact sums"
     groups = size if curve.median else None
     answer = _without_noise(plan, sketch.counters[0], queries, groups)
     errors = {(NO_NOISE, PURE): errors_of(answer, answer.value / data.size, exact, data.size)}

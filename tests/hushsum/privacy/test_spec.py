@@ -224,5 +224,5 @@ def test_a_plan_whose_windows_the_limits_pay_for_by_their_zcdp_may_have_limits_b
     client: dict[str, object] = {"unit": "client", "records_per_client": 1, "total_delta": "0.000001"}
     plan = small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.2"})
     assert plan.privacy.mechanism.count_scale == 8, "with 53 one release is charged 0.244"
-    with pytest.raises(PlanError, match=r"at least 0\.129728, what the ledger charges for the first release"):
+    with pytest.raises(PlanError, match=r"at least 0\.129728, the charge of the first release"):
         small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.1"})
