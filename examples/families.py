@@ -6,7 +6,7 @@ python examples/families.py
 import numpy as np
 
 import hushsum as hs
-from hushsum.fitting import fit_regression
+from hushsum.estimators import LinearRegressor
 from hushsum.synthetic import heavy_cells, synthetic_records
 
 PRIVACY: dict[str, object] = {"epsilon": 1, "total_epsilon": 10}
@@ -77,7 +77,8 @@ def regression() -> None:
     )
     counted = hs.Sketch(plan)
     counted.add(np.column_stack([x, y]))
-    print(f"slopes {fit_regression(hs.release(counted)).round(2)}, true [0.5, -0.3]")
+    model = LinearRegressor.from_release(hs.release(counted))
+    print(f"slopes {model.coef_.round(2)}, true [0.5, -0.3]")
 
 
 if __name__ == "__main__":

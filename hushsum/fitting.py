@@ -1,29 +1,9 @@
-"""Linear models from released sketches of the paired family, and minima of answers: nothing here costs privacy.
+"""Minima of noisy objectives, such as the answers of a release: nothing here costs privacy.
 
-:func:`fit_regression` and :func:`fit_margin` solve for θ from all counters at once
-(:mod:`hushsum.families.paired.moments`). :func:`minimise` needs answers alone, for any objective, as RACE, section 4,
-proposes; but the answers of one sketch share a hashing error that changes with θ.
-
-Seen with power 4 and radius the median length, pure ε, unit record, columns standardised and clipped at 3: the share
-of variance explained on airfoil (1,503 records, 6 columns; least squares 0.53), the accuracy on htru2 (17,898 records,
-9 features and a one; least squares 0.972, logistic regression 0.980, always the commoner label 0.908).
-
-======== ==== ========== ======= ====== ======== =========
-data     R    form       exact   ε = 10 ε = 1    ε = 0.1
-======== ==== ========== ======= ====== ======== =========
-airfoil  30   inner      0.48    0.48   0.49     0.04
-airfoil  100  inner      0.51    0.51   0.45     −0.02
-airfoil  1000 inner      0.52    0.51   0.22     −0.06
-airfoil  100  orthogonal 0.50    0.49   0.45     −0.01
-htru2    100  inner      0.970   0.970  0.970    0.967
-htru2    100  orthogonal 0.971   0.971  0.972    0.967
-htru2    1000 inner      0.973   0.973  0.969    0.952
-======== ==== ========== ======= ====== ======== =========
-
-The least *answer* explains 0.30 of airfoil at R = 1000 without noise, and nothing below R = 100; the least exact loss
-0.52 (inner) and less than the mean does (orthogonal, −2.8), hence the default form. A radius of the largest length
-within the bounds makes 0.45 at ε = 1, R = 100 into 0.06. Columns that nearly depend on each other, as naval's, ask for
-more than any of this: a ridge of a tenth of a column's variance leaves 0.09 of 0.84 there even without a sketch.
+:func:`minimise` needs values alone, for any objective, as RACE, section 4, proposes for losses of a sketch. The answers
+of one sketch share a hashing error that changes with the query. Linear models are fitted far better by least squares
+over all counters (:mod:`hushsum.estimators.linear`): the least answer explains 0.30 of airfoil at R = 1000 without
+noise, and nothing below R = 100, where least squares explains 0.52.
 """
 
 from collections.abc import Callable
@@ -32,11 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.errors import PlanError
-from hushsum.families.paired import Paired
-from hushsum.families.paired.moments import Moments, moments
 from hushsum.public_random import PublicSeed, PublicStream
-from hushsum.releases import Release
 
 Float64 = npt.NDArray[np.float64]
 #: Values (m,) at points (m, d).
@@ -44,44 +20,7 @@ Objective = Callable[[Float64], npt.ArrayLike]
 
 _QUADRATIC_MAX: Final = 40  # coordinates, above which the model's second derivatives are a diagonal
 _SHRINK: Final = 0.7
-_FITS: Final = {"regression": "fit_regression", "margin": "fit_margin"}
 _BISECTIONS: Final = 100
-
-
-def fit_regression(release: Release) -> Float64:
-    """The coefficients θ (d − 1,) of y ≈ θ·x by least squares on the sums Σ [x, y]·[x, y]ᵀ that a sketch holds.
-
-    Directions of x in which those sums are no larger than their own error are shrunk, so that noise alone gives nearly
-    0. With the ``inner`` form and no record longer than its radius this tends to least squares as rows are added; with
-    the ``orthogonal`` form, to least squares of records divided by their lengths. Noise with δ = 0 grows with R: a few
-    times as many equations, R·p(p − 1)/2, as d(d + 1)/2 sums is enough there.
-
-    Args:
-        release: Of the paired family with the regression loss; its classes are added.
-
-    Raises:
-        PlanError: The plan is of another family or loss.
-        ValueError: There are too few rows for so many columns.
-    """
-    found = _moments(release, "regression")
-    return _solve(found.second[:-1, :-1], found.second[:-1, -1], found.std_error)
-
-
-def fit_margin(release: Release) -> Float64:
-    """The coefficients θ (d − 1,) of a linear classifier, sign(θ·x), by least squares to the labels ±1.
-
-    As :func:`fit_regression`, on the sums Σ x·xᵀ and Σ label·x that a sketch of the margin loss holds.
-
-    Args:
-        release: Of the paired family with the margin loss; its classes are added.
-
-    Raises:
-        PlanError: The plan is of another family or loss.
-        ValueError: There are too few rows for so many columns.
-    """
-    found = _moments(release, "margin")
-    assert found.first is not None, "a sketch of the margin loss holds it"
-    return _solve(found.second, found.first, found.std_error)
 
 
 def minimise(
@@ -134,22 +73,6 @@ def minimise(
         centre = _within((centre + radius * step)[None], limit)[0]
         radius *= _SHRINK
     return centre
-
-
-def _moments(release: Release, loss: str) -> Moments:
-    family = release.plan.family
-    if not isinstance(family, Paired):
-        raise PlanError("sketch.family", family.name, "'paired'")
-    if family.loss != loss:
-        raise PlanError("sketch.loss", family.loss, f"{loss!r}; {_FITS[family.loss]} fits this release")
-    return moments(family.tables, release.counters.sum(axis=0))
-
-
-def _solve(matrix: Float64, vector: Float64, std_error: float) -> Float64:
-    """A⁻¹b, no eigenvalue of A below the largest that a matrix of such errors alone would have (Wigner's 2σ√k)."""
-    eigenvalues, basis = np.linalg.eigh(matrix)
-    floor = 2.0 * std_error * np.sqrt(len(vector)) + np.finfo(np.float64).tiny
-    return np.asarray(basis @ (basis.T @ vector / np.maximum(eigenvalues, floor)), np.float64)
 
 
 def _terms(dim: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -62,7 +62,7 @@ def refuse_undrawable(plan: Plan) -> None:
         instead = "use hushsum query --at 3,17,29"
         raise PlanError("record.kind", "set", f"'vector': sets cannot be plotted; {instead}")
     if plan.family.name == "paired":
-        instead = "use hushsum query, or fit a model with hushsum.fitting"
+        instead = "use hushsum query, or hushsum.estimators.LinearRegressor.from_release(release)"
         raise PlanError("sketch.family", "paired", f"a family with densities: this one answers with losses; {instead}")
 
 

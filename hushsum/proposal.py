@@ -76,7 +76,7 @@ _COUNTERS_MAX: Final = 2**25  # 256 MiB, of which a plan would be warned
 _NOISED_COUNTERS: Final = 2**17
 _CELL_RECORDS: Final = 15  # ε times the records in a cell, on average: noise of a tenth of them
 _AXIS_CELLS_MAX: Final = 100
-_REGRESSION_ROWS: Final = 96  # about 100 rows are the best at ε = 1 (hushsum.fitting)
+_REGRESSION_ROWS: Final = 96  # about 100 rows are the best at ε = 1 (hushsum.estimators)
 _MEAN_LOSS: Final = 0.15  # of power 4: that of a model that fits is 0.125
 _NOISED_DELTA: Final = Fraction(1, 10**6)
 _SECURE_DELTA: Final = Fraction(1, 10**9)  # above what a secure sum itself may fail by
@@ -396,7 +396,7 @@ class _Choice:
         sketch["transforms"] = [{"kind": "scale", "factor": factors}]
         reasons = {
             "sketch.family": "losses of linear models; the last column is the target. Fit with "
-            "hushsum.fitting.fit_regression(release)",
+            "hushsum.estimators.LinearRegressor.from_release(release)",
             "sketch.radius": "1.2 times the length of a typical record after scaling; longer records are shortened",
             "sketch.rows": "enough for the sums of products of columns; the noise grows with their square root",
             "sketch.transforms": "each column in units of a sixth of its bounds; coefficients are in these units",

@@ -20,7 +20,7 @@ EXTRAS: Final = {
     "numba": "fast",
     "threadpoolctl": "fast",
     "PIL": "all",
-    "sklearn": "all",
+    "sklearn": "analyst",
     "scipy": "all",
 }
 

@@ -376,7 +376,7 @@ def _next(made: "Release", out: Path) -> str:
     from shlex import quote
 
     if made.plan.family.name == "paired":
-        return f"in Python: hushsum.fitting.fit_regression(hushsum.load({str(out)!r}))"
+        return f"in Python: hushsum.estimators.LinearRegressor.from_release(hushsum.load({str(out)!r}))"
     vectors = made.plan.vectors
     middle = ",".join(f"{float(low + high) / 2:g}" for low, high in zip(vectors.lower, vectors.upper, strict=True))
     return (

@@ -71,7 +71,7 @@ def refuse_incomparable(plan: Plan) -> None:
         instead = "start hushsum serve, contribute with edge_client and ask with hushsum query --at 3,17,29"
         raise PlanError("record.kind", "set", f"'vector': simulate compares densities; for sets, {instead}")
     if plan.family.name == "paired":
-        instead = "start hushsum serve, contribute with hushsum send and fit the release with hushsum.fitting"
+        instead = "start hushsum serve, contribute with hushsum send and fit the release with hushsum.estimators"
         raise PlanError("sketch.family", "paired", f"another: simulate compares densities; for models, {instead}")
 
 

@@ -173,9 +173,11 @@ def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     people(tmp_path / "people.csv")
-    (code,) = re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL))
     exec(compile(code, "first-release.md", "exec"), {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")})
     assert "hermite, kernel gaussian" in capsys.readouterr().out
+    with hs.Ledger("ledger.db") as ledger:
+        assert float(ledger.spent.epsilon) == 2.0, "of the release and of the fit"
 
 
 DEVICES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(encoding="utf-8"), re.DOTALL)

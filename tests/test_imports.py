@@ -18,7 +18,7 @@ LEFT_OUT = {
     "hushsum": {
         "asyncio", "difflib", "random", "socket", "sqlite3", "ssl", "statistics", "subprocess", "tomllib",
         "hushsum.advice", "hushsum.choosing", "hushsum.families.hashed", "hushsum.families.hermite", "hushsum.fitting",
-        "hushsum.local", "hushsum.plots", "hushsum.proposal",
+        "hushsum.estimators", "hushsum.local", "hushsum.plots", "hushsum.proposal",
         "hushsum.privacy.ledger", "hushsum.release_format", "hushsum.releases", "hushsum.secure_sum",
         "hushsum.synthetic", "hushsum.zstd_frame",
     },
@@ -26,7 +26,7 @@ LEFT_OUT = {
         "difflib", "random", "statistics", "tomllib",
         "edge_client.participation", "edge_client.session", "edge_client.transport",
         "hushsum.advice", "hushsum.choosing", "hushsum.families.hashed", "hushsum.families.hermite", "hushsum.fitting",
-        "hushsum.local", "hushsum.plots", "hushsum.privacy.ledger", "hushsum.proposal",
+        "hushsum.estimators", "hushsum.local", "hushsum.plots", "hushsum.privacy.ledger", "hushsum.proposal",
         "hushsum.release_format", "hushsum.releases", "hushsum.secure_sum", "hushsum.synthetic", "hushsum.zstd_frame",
         "hushsum_proto.certificates", "hushsum_proto.v1.wire_pb2",
     },

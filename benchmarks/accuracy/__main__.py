@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.accuracy import estimators, postprocessing, regression
 from benchmarks.accuracy import page as pages
-from benchmarks.accuracy import postprocessing, regression
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.draws import measure_draws
@@ -85,6 +85,7 @@ def measure_all(*, little: bool) -> list[Row]:
         rows += _curves(subject, little=little, started=started)
     rows += [{"part": "draws", **row} for row in measure_draws(quick=little)]
     rows += [{"part": "regression", **row} for row in regression.measure(quick=little)]
+    rows += [{"part": "estimators", **row} for row in estimators.measure(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  all measured", flush=True)
     return rows
 

@@ -67,6 +67,16 @@ def held_out(records: Any, *, quick: bool) -> tuple[Any, Any]:
     return records[kept], records[order[:asked]]
 
 
+def covtype_bounds(dim: int) -> Sequence[tuple[float, float]]:
+    """Of the first columns of covtype: the documented ranges."""
+    return list(zip([*_COVTYPE_LOWER, *[0] * 44], [*_COVTYPE_UPPER, *[1] * 44], strict=True))[:dim]
+
+
+def pulsar_bounds() -> Sequence[tuple[float, float]]:
+    """Of the eight columns of htru2: wider than the data's."""
+    return list(zip([0, 0, -10, -10, 0, 0, -10, -10], [250, 120, 20, 100, 250, 120, 50, 1250], strict=True))
+
+
 def vectors(name: str, about: str, lower: Sequence[float], upper: Sequence[float], parts: tuple[Any, Any]) -> DataSet:
     """A data set of vectors."""
     record = {"dim": len(lower), "lower": [*lower], "upper": [*upper]}
@@ -81,7 +91,7 @@ def _skin(file: str, *, quick: bool) -> DataSet:
 
 
 def _covtype(file: str, *, quick: bool, dim: int = 54) -> DataSet:
-    lower, upper = ([*_COVTYPE_LOWER] + [0] * 44)[:dim], ([*_COVTYPE_UPPER] + [1] * 44)[:dim]
+    lower, upper = zip(*covtype_bounds(dim), strict=True)
     name = "covtype" if dim == 54 else f"covtype, {dim} columns"
     about = "bounds are the documented ranges; 2,000 held-out queries"
     return vectors(name, about, lower, upper, held_out(columns(file)[:, :dim], quick=quick))
@@ -109,7 +119,7 @@ def _pay(file: str, *, quick: bool) -> DataSet:
 
 def _pulsars(file: str, *, quick: bool) -> DataSet:
     values = columns(file)[:, :8]
-    lower, upper = [0, 0, -10, -10, 0, 0, -10, -10], [250, 120, 20, 100, 250, 120, 50, 1250]
+    lower, upper = zip(*pulsar_bounds(), strict=True)
     return vectors(
         "htru2", "bounds wider than the data's; 2,000 held-out queries", lower, upper, held_out(values, quick=quick)
     )

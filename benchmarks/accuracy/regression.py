@@ -68,7 +68,7 @@ def _data() -> Iterator[tuple[str, Floats]]:
 
 
 def _measure(name: str, records: Floats, form: str, size: int, *, seeds: int) -> list[Row]:
-    from hushsum.fitting import fit_regression
+    from hushsum.estimators import LinearRegressor
 
     least = np.asarray(np.linalg.lstsq(records[:, :-1], records[:, -1], rcond=None)[0], np.float64)
     found: dict[Price, list[tuple[float, float]]] = {}
@@ -78,7 +78,7 @@ def _measure(name: str, records: Floats, form: str, size: int, *, seeds: int) ->
         released = {price: hs.release(sketch, epsilon=price[0], delta=price[1]) for price in product(_EPSILONS, DELTAS)}
         exact = replace(next(iter(released.values())), counters=sketch.counters)
         for price, release in {(NO_NOISE, PURE): exact, **released}.items():
-            coefficients = fit_regression(release)
+            coefficients = LinearRegressor.from_release(release).coef_
             found.setdefault(price, []).append((r_squared(records, coefficients), float(coefficients[0])))
     return [
         {

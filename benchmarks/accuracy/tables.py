@@ -110,6 +110,19 @@ def regression_table(rows: Sequence[Row]) -> str:
     return markdown(header, lines)
 
 
+def estimators_table(rows: Sequence[Row]) -> str:
+    """One line a data set and estimator, at δ = 0 and at the small δ: the median of the fits, and their range."""
+    header = ["estimator", "data", "n", "measure", "ε = 1", "ε = 1, δ = 10⁻⁶", "without noise", "peer", "of the peer"]
+    lines = []
+    for estimator, data in dict.fromkeys((row["estimator"], row["data"]) for row in rows):
+        some = [matching(rows, estimator=estimator, data=data, delta=delta)[0] for delta in DELTAS]
+        cells = [f"{row['median']:.3f} ({row['least']:.3f} to {row['most']:.3f})" for row in some]
+        exact = " / ".join(dict.fromkeys(f"{row['without noise']:.3f}" for row in some))
+        known = [str(estimator), str(data), f"{some[0]['n']:,}", str(some[0]["measure"])]
+        lines.append([*known, *cells, exact, str(some[0]["peer"]), f"{some[0]['of the peer']:.3f}"])
+    return markdown(header, lines)
+
+
 def ratio_of(one: Row | None, other: Row | None) -> float | None:
     """The ratio of two rows' relative errors."""
     if one is None or other is None:

@@ -160,7 +160,7 @@ class Release:
                 "bounds: got them by names, but the columns of the data have none: "
                 "give a list of pairs in the order of its columns"
             )
-        limits = _limits(ledger)
+        limits = limits_of(ledger)
         proposal = propose(
             bounds,
             epsilon=epsilon,
@@ -386,7 +386,7 @@ def _rename_to_free_name(file: Path, target: Path) -> None:
         file.unlink()
 
 
-def _limits(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:
+def limits_of(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:
     """What a ledger allows; None where nothing was charged to it, or it is not there yet."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else ledger.limits

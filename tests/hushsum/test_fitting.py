@@ -1,4 +1,4 @@
-"""Linear models from released sketches, and minima of noisy objectives."""
+"""Minima of noisy objectives."""
 
 from typing import Any
 
@@ -6,9 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import hushsum as hs
 from hushsum import Plan, Release, fitting
-from hushsum.errors import PlanError
 from tests.plans import small_plan
 
 Floats = npt.NDArray[np.float64]
@@ -30,49 +28,6 @@ def release_of(plan: Plan, records: Floats, noise: float = 0.0, seed: int = 0) -
 def regression_records(rng: np.random.Generator, n: int) -> Floats:
     x = rng.uniform(-1, 1, (n, 2))
     return np.column_stack([x, x @ [0.5, -0.3] + rng.uniform(-0.4, 0.4, n)])
-
-
-def margin_records(rng: np.random.Generator, n: int) -> Floats:
-    x = rng.uniform(-1, 1, (n, 2))
-    return np.column_stack([x, np.where(x @ [1, -0.5] > 0, 1, -1)])
-
-
-@pytest.mark.statistical
-def test_coefficients_of_the_inner_form_are_those_of_least_squares(seed: int, rng: np.random.Generator) -> None:
-    records = regression_records(rng, 4000)
-    exact = np.linalg.lstsq(records[:, :2], records[:, 2], rcond=None)[0]
-    plan = paired_plan(rows=600, radius=1.8, seed=seed % 2**53)
-    assert np.abs(fitting.fit_regression(release_of(plan, records)) - exact).max() < 0.15
-    noised = release_of(plan, records, noise=60)
-    assert np.abs(fitting.fit_regression(noised) - exact).max() < 0.25
-
-
-@pytest.mark.statistical
-def test_noise_alone_gives_coefficients_near_0(seed: int) -> None:
-    plan = paired_plan(rows=100, radius=2, seed=seed % 2**53)
-    fits = [fitting.fit_regression(release_of(plan, np.zeros((1, 3)), 1e4, number)) for number in range(20)]
-    assert np.median(np.abs(fits)) < 0.6
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("form", ({"radius": 1.2}, {"form": "orthogonal"}))
-def test_a_fitted_classifier_finds_the_labels(form: dict[str, Any], seed: int, rng: np.random.Generator) -> None:
-    records = margin_records(rng, 3000)
-    plan = paired_plan(rows=100, loss="margin", seed=seed % 2**53, **form)
-    theta = fitting.fit_margin(release_of(plan, records, noise=50))
-    assert np.mean(np.sign(records[:, :2] @ theta) == records[:, 2]) > 0.9
-    turned = np.column_stack([records[:, :2], -records[:, 2]])
-    opposite = fitting.fit_margin(release_of(plan, turned, noise=50))
-    assert np.mean(np.sign(records[:, :2] @ opposite) == records[:, 2]) < 0.1
-
-
-def test_another_family_or_loss_is_refused() -> None:
-    with pytest.raises(PlanError, match="expected 'regression'; fit_margin fits this release"):
-        fitting.fit_regression(hs.release(hs.Sketch(paired_plan(rows=20, loss="margin", radius=2))))
-    with pytest.raises(PlanError, match="expected 'paired'"):
-        fitting.fit_margin(hs.release(hs.Sketch(small_plan())))
-    with pytest.raises(PlanError, match="expected 'margin'; fit_regression fits this release"):
-        fitting.fit_margin(hs.release(hs.Sketch(paired_plan(rows=20, radius=2))))
 
 
 @pytest.mark.parametrize("dim", (1, 3, 41))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import hushsum as hs
-from hushsum.fitting import fit_regression
+from hushsum.estimators import LinearRegressor
 from hushsum.proposal import propose
 
 BOUNDS = {"x": (0, 10), "y": (0, 20)}
@@ -152,7 +152,7 @@ def test_the_target_of_a_regression_is_found_by_its_name_and_of_an_array_it_is_t
     bounds = {"y": (-1, 1), "x": (-1, 1)}
     release = hs.Release.from_data(frame, bounds=bounds, epsilon=10, question="regression", target="y")
     assert release.plan.collection.names == ("x", "y")
-    assert fit_regression(release)[0] == pytest.approx(0.5, abs=0.1)
+    assert LinearRegressor.from_release(release).coef_[0] == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ValueError, match="of an array the last column is the target"):
         hs.Release.from_data(frame.to_numpy(), bounds=bounds, epsilon=1, question="regression", target="y")
 

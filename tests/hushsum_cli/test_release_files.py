@@ -233,7 +233,7 @@ def test_plot_says_of_sets_and_models_what_to_do_instead(
     hushsum: Hushsum, sets_file: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for file, hint in ((sets_file, "hushsum query --at 3,17,29"), (model_file, "hushsum.fitting")):
+    for file, hint in ((sets_file, "hushsum query --at 3,17,29"), (model_file, "hushsum.estimators")):
         for columns in ((), ("--columns", "0")):
             ended = hushsum("plot", str(file), *columns)
             assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)

@@ -298,4 +298,4 @@ def test_what_follows_a_model_is_its_fit(hushsum: Hushsum) -> None:
     Path("data.csv").write_text("\n".join(["x,y", *(f"{each},{each / 2}" for each in x)]))
     ended = hushsum("release", "make", "data.csv", "--plan", "plan.toml", "--ledger", "l.db", "-o", "m.hush")
     assert ended.status == 0, ended.err
-    assert re.search(r"fit_regression\(hushsum.load\('m.hush'\)\)", "".join(ended.out.split()))
+    assert re.search(r"LinearRegressor.from_release\(hushsum.load\('m.hush'\)\)", "".join(ended.out.split()))

@@ -20,8 +20,8 @@ a typical record is worth more than the largest within the bounds, though what i
 Columns should be of like scale. Nothing is centred: θ·x has no intercept. Give a column of ones, or shift by a
 ``linear`` transform; θ is in units of what comes out of the transforms.
 
-To fit a model use :mod:`hushsum.fitting`: least squares over all counters finds a far better θ than a search for the
-least answer.
+To fit a model use :class:`hushsum.estimators.LinearRegressor` or :class:`hushsum.estimators.LinearClassifier`: least
+squares over all counters finds a far better θ than a search for the least answer.
 """
 
 import math

@@ -44,12 +44,10 @@ def moments(rows: PairedRows, counters: npt.NDArray[np.int64]) -> Moments:
     Raises:
         ValueError: There are fewer than twice as many equations as unknowns.
     """
+    refuse_few_rows(rows)
     directions, signs, k = rows.directions.astype(np.float64), rows.signs(), rows.lift.features
     power, unknowns = signs.shape[1], k * (k + 1) // 2
     equations = len(directions) * power * (power - 1) // 2
-    if equations < 2 * unknowns:
-        least = -(-2 * unknowns // (power * (power - 1) // 2))
-        raise ValueError(f"rows: {len(directions)} are too few for {k} columns, expected at least {least}")
     upper = np.triu_indices(k)
     matrix, target = np.empty((equations, unknowns)), np.empty(equations)
     pairs = [(i, j) for i in range(power) for j in range(i)]
@@ -59,7 +57,8 @@ def moments(rows: PairedRows, counters: npt.NDArray[np.int64]) -> Moments:
         products = left[:, upper[0]] * right[:, upper[1]]
         matrix[some] = products + np.where(upper[0] == upper[1], 0.0, left[:, upper[1]] * right[:, upper[0]])
         target[some] = counters @ (signs[:, i] * signs[:, j])
-    solution = np.linalg.lstsq(matrix, target, rcond=None)[0]
+    # The normal equations: a matrix of products of normal draws, twice as high as wide, is nowhere near singular.
+    solution = np.linalg.solve(matrix.T @ matrix, matrix.T @ target)
     residual = target - matrix @ solution
     scale = rows.lift.radius**2 if rows.lift.inner else 1.0
     second = np.zeros((k, k))
@@ -68,6 +67,19 @@ def moments(rows: PairedRows, counters: npt.NDArray[np.int64]) -> Moments:
     error = math.sqrt(float(residual @ residual) / (equations - unknowns) / equations)
     factor = math.pi / 2 * scale
     return Moments(second * factor, _first(rows, counters, directions, signs), error * factor)
+
+
+def refuse_few_rows(rows: PairedRows) -> None:
+    """Refuses a sketch whose equations do not determine the sums.
+
+    Raises:
+        ValueError: There are fewer than twice as many equations as unknowns.
+    """
+    k, power = rows.lift.features, rows.signs().shape[1]
+    equations, unknowns = power * (power - 1) // 2, k * (k + 1) // 2
+    if len(rows.directions) * equations < 2 * unknowns:
+        least = -(-2 * unknowns // equations)
+        raise ValueError(f"rows: {len(rows.directions)} are too few for {k} columns, expected at least {least}")
 
 
 def _first(
