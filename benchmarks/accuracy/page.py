@@ -146,8 +146,8 @@ noise and with ε = 0.1.
 
 def _regression(rows: Sequence[Row]) -> str:
     return f"""Least squares from one released sketch of the paired family (`hushsum.estimators.LinearRegressor`, power
-4): the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 plus noise of the same
-strength. Columns are standardised and clipped at ± 3 with constants that count as public.
+4): the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 plus noise of the
+same strength. Columns are standardised and clipped at ± 3 with constants that count as public.
 
 {regression_table(rows)}
 {conclusions.of_regression(rows)}"""
