@@ -270,7 +270,8 @@ class Plan:
     def replace_privacy(self, **changes: object) -> "Plan":
         """The same plan with other keys of ``[privacy]``, calibrated anew: another plan, with another id.
 
-        A total that is not changed itself, and that the new ε or δ alone would pass, is raised to it.
+        A total that is not changed itself, and that a larger ε or δ alone would pass, is raised to it. Gaussian noise
+        stays Gaussian, unless ``noise`` or ``mechanism`` is among the changes; other noise is chosen anew.
 
         Args:
             changes: Keys and values; None leaves a key out, such as ``min_clients_share``.

@@ -176,15 +176,14 @@ def _shuffled(plan: "Plan") -> str:
 
 
 def _account(plan: "Plan") -> str:
-    from hushsum.privacy.exact_numbers import numeral
     from hushsum.privacy.relations import CLIENT
+    from hushsum.privacy.statement import cost_text
 
     privacy = plan.privacy
-    epsilon, total = numeral(privacy.epsilon, up=True), numeral(privacy.total_epsilon, up=False)
     more = "windows compose" if privacy.unit == CLIENT else "each record is in one window, so windows do not compose"
     return (
-        f"keeps its own ledger: charges ε = {epsilon} per window before sending ({more}), and stops at a total of "
-        f"ε = {total}"
+        f"keeps its own ledger, which is charged before a window is sent ({more}), and stops at a total of "
+        f"{cost_text(privacy.limits.cost)}"
     )
 
 

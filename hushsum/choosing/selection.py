@@ -168,6 +168,9 @@ def _epsilon(plan: Plan, share: object) -> Fraction:
         raise PlanError("privacy.mode", plan.privacy.mode, "'central': a choice needs exact records in one place")
     total, most = plan.privacy.total_epsilon, 1 - plan.privacy.epsilon / plan.privacy.total_epsilon
     part = _real("share", share)
+    if most <= 0:
+        came, least = real_text(total), real_text(plan.privacy.epsilon)
+        raise PlanError("privacy.total_epsilon", came, f"more than {least}: it pays for a choice and a release")
     if part > most:
         expected = f"at most {real_text(most)}: total_epsilon must also pay for a release"
         raise PlanError("share", real_text(part), expected)
@@ -206,6 +209,8 @@ def _replaced(plan: Plan, key: str, value: Fraction) -> Plan:
     written: object = real_text(value)
     if key == ROWS:
         del privacy["mechanism"]
+        if plan.privacy.keeps_gaussian(privacy):
+            privacy["noise"] = "gaussian"
         written = value.numerator if value.denominator == 1 else real_text(value)
     sketch = {"family": plan.family.name, **plan.family.to_fields(), key: written}
     return Plan.from_fields({**fields, "sketch": sketch, "privacy": privacy}, plan.parameters)

@@ -199,6 +199,13 @@ class Account:
                     f"{numeral(asked, up=True)}: use another population, or at most that"
                 )
         lowered = replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
+        kept = replace(self, limits=replace(own, epsilon=limits.epsilon))
+        if lowered.is_passed and not kept.is_passed and lowered.cost is not None:
+            raise BudgetError(
+                f"total_delta of {self.whose} cannot be lowered from {numeral(own.delta, up=False)} to "
+                f"{numeral(limits.delta, up=True)}: earlier spends would then exceed the total ε, because zCDP is "
+                "counted at that δ"
+            )
         if lowered.cost is None and self.cost is not None:
             raise BudgetError(
                 f"total_delta of {self.whose} cannot be lowered to {numeral(limits.delta, up=True)}: earlier spends "

@@ -68,7 +68,8 @@ def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = No
     c = ⌈L2·√(0.05/0.95)⌉ gives the count counter 5 % of ρ.
 
     With δ > 0 both support the claim: ``auto`` takes the one whose answers have the smaller error, Laplace noise only
-    where the budget pays for no fewer releases with it. The test of the number of clients, where the claim has one,
+    where the budget pays for no fewer windows with it, and for a secure sum only where the plan reserves a part of δ
+    for its failures. The test of the number of clients, where the claim has one,
     takes its share of ε first; a failure of a secure sum takes its part of δ.
 
     Args:
@@ -92,7 +93,8 @@ def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = No
     if not claim.delta or NOISES[noise] == DISCRETE_LAPLACE:
         return _laplace(sensitivity, claim, clients_scale, budget)
     gaussian = _gaussian(sensitivity, claim, clients_scale)
-    if NOISES[noise] == DISCRETE_GAUSSIAN:
+    # Pure secure sums have another rule for their failures, which the first release of a population would then fix.
+    if NOISES[noise] == DISCRETE_GAUSSIAN or (claim.honest_survivors is not None and not claim.reserved):
         return gaussian
     try:
         laplace = _laplace(sensitivity, claim, clients_scale, budget)

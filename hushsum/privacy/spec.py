@@ -229,6 +229,8 @@ class PrivacySpec:
         keys = {**self.to_fields(), **changes}
         if changes.get("mechanism") is None:
             del keys["mechanism"]
+            if self.keeps_gaussian(keys):
+                keys.setdefault("noise", "gaussian")
         if keys["mode"] != self.mode:
             for other in _OF_MODES - changes.keys():
                 keys.pop(other, None)
@@ -237,9 +239,22 @@ class PrivacySpec:
             ("delta", "total_delta", self.total_delta),
         ):
             charged = key == "epsilon" or not self._reports_with(changes)
-            if charged and total not in changes and key in changes and _passes(changes[key], old):
+            # A total below ε is paid for by zCDP: a smaller ε must not raise it.
+            rises = key in changes and _passes(changes[key], max(old, getattr(self, key)))
+            if charged and total not in changes and rises:
                 keys[total] = changes[key]
         return {key: value for key, value in keys.items() if value is not None}
+
+    def keeps_gaussian(self, keys: Mapping[str, object]) -> bool:
+        """Whether a plan with these keys of ``[privacy]``, calibrated anew, has Gaussian noise because this one has it.
+
+        It may have been asked for, and a population of Gaussian noise pays for less Laplace noise.
+        """
+        return (
+            self.mechanism.name == DISCRETE_GAUSSIAN
+            and _passes(keys["delta"], Fraction(0))
+            and not self._reports_with(keys)
+        )
 
     def _reports_with(self, changes: Mapping[str, object]) -> bool:
         """Whether a plan like this with these changes has reports, of which no δ is charged."""

@@ -78,7 +78,7 @@ def test_a_silo_is_explained_by_who_adds_the_noise(hushsum: Hushsum, tmp_path: P
 
 def test_the_devices_own_account_is_told(hushsum: Hushsum, tmp_path: Path) -> None:
     one = shown(hushsum, tmp_path, local_plan())
-    assert "keeps its own ledger: charges ε = 1 per window before sending" in one
+    assert "keeps its own ledger, which is charged before a window is sent" in one
     assert "and stops at a total of ε = 100" in one
     assert "windows do not compose" in one
     client = local_plan(privacy={"unit": "client", "records_per_client": 3})

@@ -193,3 +193,15 @@ def test_any_number_of_record_windows_can_be_afforded_or_none() -> None:
     assert Account(limits).affordable(spend(9, window=0)) == 0
     assert Account(limits).charge(spend(1)).affordable(spend(Fraction(15, 2), window=0)) == 0
     assert Account(replace(limits, delta=ZERO)).affordable(spend(2)) == 4
+
+
+def test_a_delta_at_which_pure_spends_would_exceed_the_total_cannot_be_registered() -> None:
+    account = Account(replace(LIMITS, epsilon=Fraction(5)))
+    for index in range(200):
+        account = account.charge(spend(Fraction(1, 20), window=index, plan=index, unit="client"))
+    assert account.spent == Cost(epsilon_of(Fraction(1, 4), DELTA), DELTA)  # the sum of their ε is 10
+    with pytest.raises(
+        BudgetError, match=r"total_delta of the population cannot be lowered from .* to 0: earlier spends"
+    ):
+        account.register(replace(account.limits, delta=ZERO))
+    assert account.register(replace(account.limits, epsilon=Fraction(1))).is_passed  # nothing more may be spent

@@ -186,3 +186,11 @@ def test_a_plan_that_keeps_a_part_needs_a_total_of_eight_failures_and_says_so_in
         secure_plan({"failures": "reserved"}, privacy={**CLIENT, "total_delta": "0.00000000001"})
     with pytest.raises(PlanError, match=r"privacy\.secure\.failures"):
         secure_plan({"failures": "eighth"}, privacy=CLIENT)
+
+
+def test_a_secure_plan_has_pure_noise_at_a_delta_only_where_it_reserves_a_part_for_failures() -> None:
+    sketch, privacy = {"rows": 1}, {"delta": "0.000001"}
+    whole = secure_plan(sketch=sketch, privacy=privacy)
+    reserved = secure_plan({"failures": "reserved"}, sketch=sketch, privacy=privacy)
+    assert whole.privacy.mechanism.name == "discrete-gaussian"  # so that Gaussian plans of the population can follow
+    assert reserved.privacy.mechanism.name == "discrete-laplace"

@@ -226,3 +226,21 @@ def test_a_plan_whose_windows_the_limits_pay_for_by_their_zcdp_may_have_limits_b
     assert plan.privacy.mechanism.count_scale == 8, "with 53 one release is charged 0.244"
     with pytest.raises(PlanError, match=r"at least 0\.129728, the charge of the first release"):
         small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.1"})
+
+
+def test_a_total_below_epsilon_is_not_raised_by_a_smaller_epsilon() -> None:
+    client: dict[str, object] = {"unit": "client", "records_per_client": 1, "total_delta": "0.000001"}
+    plan = small_plan(sketch={"rows": 1000}, privacy={**client, "total_epsilon": "0.2"})
+    for epsilon in ("0.5", "1"):
+        assert plan.replace_privacy(epsilon=epsilon).privacy.total_epsilon == Fraction(1, 5)
+    assert plan.replace_privacy(epsilon="2").privacy.total_epsilon == 2
+
+
+def test_gaussian_noise_stays_gaussian_where_a_plan_changes() -> None:
+    plan = small_plan(sketch=FEW, privacy={**AT_DELTA, "noise": "gaussian"})
+    assert plan.replace_privacy(total_epsilon=3).privacy.mechanism.name == "discrete-gaussian"
+    assert plan.replace_privacy(noise="auto").privacy.mechanism.name == "discrete-laplace"
+    assert plan.replace_privacy(delta=0).privacy.mechanism.name == "discrete-laplace"
+    assert small_plan(sketch=FEW, privacy=AT_DELTA).replace_privacy(epsilon="0.5").privacy.mechanism.name == (
+        "discrete-laplace"
+    )
