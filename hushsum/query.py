@@ -106,7 +106,7 @@ def kernel_sum(
     """
     if _of_reports(plan):
         return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
-    chosen = _classes(plan, label)
+    chosen = classes_of(plan, label)
     sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, submissions=submissions)
     estimates = sums.estimates(chosen) if groups is None else None
     if estimates is not None and (found := estimates.answer(queries)) is not None:
@@ -151,7 +151,7 @@ def count(
         return estimation.count(plan, counts) if label is None else estimation.count_of(plan, _given(counters), label)
     if (cells := _cells(plan, counts, label, counters, prepared)) is not None:
         return cells.total
-    return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
+    return float(counts[classes_of(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
 def count_std_error(
@@ -167,7 +167,7 @@ def count_std_error(
     counts = np.zeros(plan.counters_shape[0], np.int64)  # whose values tell no variance
     if (cells := _cells(plan, counts, label, counters, None, submissions)) is not None:
         return math.sqrt(cells.total_variance)
-    chosen = _classes(plan, label)
+    chosen = classes_of(plan, label)
     variance = noise_variance(plan, submissions)
     return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
 
@@ -190,7 +190,7 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     if _of_reports(plan):
         return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
     sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
-    estimates = sums.estimates(_classes(plan, label))
+    estimates = sums.estimates(classes_of(plan, label))
     if groups is None and estimates is not None and (shares := estimates.shares(queries)) is not None:
         return shares
     if estimates is None or (cells := estimates.cells) is None:
@@ -224,7 +224,7 @@ def _cells(
     if counters is None:
         return None
     sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
-    estimates = sums.estimates(_classes(plan, label))
+    estimates = sums.estimates(classes_of(plan, label))
     return None if estimates is None else estimates.cells
 
 
@@ -238,7 +238,12 @@ def _class_sum(counters: Counters, classes: slice) -> Counters:
     return np.asarray(counters[classes].sum(axis=0), np.int64)
 
 
-def _classes(plan: Plan, label: str | None) -> slice:
+def classes_of(plan: Plan, label: str | None) -> slice:
+    """Which classes' counters hold the records of this label; None: all of them.
+
+    Raises:
+        RecordError: The plan has no such class.
+    """
     if label is None:
         return slice(0, plan.counters_shape[0])
     if label not in plan.classes:

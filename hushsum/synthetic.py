@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import query
-from hushsum.errors import PlanError, RecordError
+from hushsum.errors import PlanError
 from hushsum.families.partition import Partition
 from hushsum.families.partition import heavy_hitters as partition_heavy
 from hushsum.families.partition.heavy_hitters import HeavyCells
-from hushsum.families.transforms import Scale, float32
 from hushsum.releases import Release
 
 Floats = npt.NDArray[np.float64]
@@ -53,10 +52,7 @@ def heavy_cells(
         ValueError: See :func:`hushsum.families.partition.heavy_hitters.heavy_cells`.
     """
     family, plan, counters = _partition(release), release.plan, release.counters
-    if label is not None and label not in plan.classes:
-        known = ", ".join(map(repr, plan.classes)) or "none: it has no classes"
-        raise RecordError(f"label: got {label!r}; the plan's classes are {known}")
-    chosen = counters if label is None else counters[[plan.classes.index(label)]]
+    chosen = counters[query.classes_of(plan, label)]
     return partition_heavy.heavy_cells(
         family,
         chosen.sum(axis=0),
@@ -84,7 +80,7 @@ def synthetic_records(release: Release, cells: HeavyCells, n: int, rng: Uniforms
         ValueError: ``n`` is negative, or no cell is heavy.
     """
     family = _partition(release)
-    factors, weights = _factors(family), np.add.accumulate(np.maximum(cells.counts, 0.0))
+    factors, weights = family.transforms.factors(family.record.dim), np.add.accumulate(np.maximum(cells.counts, 0.0))
     if n < 0:
         raise ValueError(f"n: got {n}, expected an integer from 0")
     if not len(cells) or not weights[-1] > 0:
@@ -107,15 +103,3 @@ def _partition(release: Release) -> Partition:
     if family.cells != "grid":
         raise PlanError("sketch.cells", family.cells, "'grid'")
     return family
-
-
-def _factors(family: Partition) -> Floats:
-    """(d,): what records were multiplied by."""
-    scales = [step for step in family.transforms.steps if isinstance(step, Scale)]
-    if len(scales) < len(family.transforms.steps):
-        kinds = [str(step.to_fields()["kind"]) for step in family.transforms.steps]
-        raise PlanError("sketch.transforms", kinds, "'scale': other transforms cannot be inverted")
-    factors = np.ones(family.space.dim)
-    for step in scales:
-        factors *= float32(step.factor)
-    return factors

@@ -1,9 +1,10 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json`` and ``accuracy_post.json``,
-``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing
-unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is
-computed after a release, and both keep the rest of the page as it was.
+Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json``, ``accuracy_post.json`` and
+``accuracy_quantiles.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything,
+prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols
+alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other libraries, and all of them
+keep the rest of the page as it was.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.accuracy import estimators, postprocessing, regression
+from benchmarks.accuracy import estimators, postprocessing, quantiles, regression
 from benchmarks.accuracy import page as pages
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
@@ -30,8 +31,18 @@ TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGE: Final = _ROOT / "docs" / "accuracy.md"
 _RESULTS: Final = _ROOT / "benchmarks" / "results"
-_FILES: Final = {"all": "accuracy.json", "modes": "accuracy_modes.json", "post": "accuracy_post.json"}
-_PARTS: Final = {"mode": "modes", "shuffled": "modes", "post": "post"}  # and of all others "all"
+_FILES: Final = {
+    "all": "accuracy.json",
+    "modes": "accuracy_modes.json",
+    "post": "accuracy_post.json",
+    "quantiles": "accuracy_quantiles.json",
+}
+_PARTS: Final = {
+    "mode": "modes",
+    "shuffled": "modes",
+    "post": "post",
+    "quantiles": "quantiles",
+}  # and of all others "all"
 
 
 def main() -> None:
@@ -41,9 +52,10 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="measure nothing: the page and figures from the last JSON")
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
+    parser.add_argument("--quantiles", action="store_true", help="quantiles beside peers alone; the rest as it was")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
-    chosen = [name for name in ("modes", "post") if getattr(options, name)] or list(_FILES)
+    chosen = [name for name in ("modes", "post", "quantiles") if getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
         for name in chosen:
@@ -104,6 +116,11 @@ def measure_all_post(*, little: bool) -> list[Row]:
     return [{"part": "post", **row} for row in postprocessing.measure(quick=little)]
 
 
+def measure_all_quantiles(*, little: bool) -> list[Row]:
+    """Quantiles, beside other libraries."""
+    return [{"part": "quantiles", **row} for row in quantiles.measure(quick=little)]
+
+
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
     rows: list[Row] = []
     for data in data_sets([subject.data], quick=little):
@@ -133,7 +150,12 @@ def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
     return rows
 
 
-_MEASURES: Final = {"all": measure_all, "modes": measure_all_modes, "post": measure_all_post}
+_MEASURES: Final = {
+    "all": measure_all,
+    "modes": measure_all_modes,
+    "post": measure_all_post,
+    "quantiles": measure_all_quantiles,
+}
 
 if __name__ == "__main__":
     main()

@@ -196,6 +196,20 @@ class Transforms:
             dim = len(step.matrix) if isinstance(step, Linear) else dim
         return dim
 
+    def factors(self, dim: int) -> Float64:
+        """(d,): what each of ``dim`` coordinates is multiplied by, where nothing else is done to them.
+
+        Raises:
+            PlanError: A step is no ``scale``.
+        """
+        found = np.ones(dim)
+        for step in self.steps:
+            if not isinstance(step, Scale):
+                kinds = [str(each.to_fields()["kind"]) for each in self.steps]
+                raise PlanError("sketch.transforms", kinds, "'scale': other transforms cannot be inverted")
+            found *= float32(step.factor)
+        return found
+
     def apply(self, x: Float32) -> Float32:
         """(n, d) to (n, d') float32."""
         for step in self.steps:

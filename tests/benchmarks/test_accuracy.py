@@ -1,6 +1,7 @@
 """The pure pieces of ``make bench-accuracy``, on little data."""
 
 import dataclasses
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from scipy import sparse
 
 import hushsum as hs
-from benchmarks.accuracy import postprocessing
+from benchmarks.accuracy import postprocessing, quantiles
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA, Curve, Truth, best_rows, errors_of, keys, measure
 from benchmarks.accuracy.data import DataSet, present, vectors
 from benchmarks.accuracy.page import text, write
@@ -145,6 +146,26 @@ def test_the_page_shows_errors_before_and_after_post_processing(little: DataSet)
     assert page.count("\n### ") == 4
     assert "| little | W = 16, R = 5 |" in page
     assert "| little | grid | partition, 1 rows, 128 buckets |" in page
+
+
+def test_errors_of_quantiles_are_in_records_and_in_the_unit_of_the_column() -> None:
+    values = np.array([1.0, 2.0, 2.0, 2.0, 5.0, 6.0])
+    assert quantiles.errors(values, (0.5,), [[2.0], [6.0]]) == {"rank error": 1.0, "error": 2.0}  # 5 are below 6.0
+    assert quantiles.errors(values, (0.5, 1.0), [[1.5, 7.0]]) == {"rank error": 1.0, "error": 0.75}
+
+
+@pytest.mark.usefixtures("repeatable_noise")
+def test_the_page_shows_quantiles_beside_the_libraries_that_are_installed(
+    little: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantiles, "find_spec", lambda name: find_spec(name) if name == "opendp" else None)
+    monkeypatch.setattr(quantiles, "EPSILONS", {1.0: 128})
+    rows: list[Row] = [{"part": "quantiles", **row} for row in quantiles._of(little, quick=True)]
+    assert [row["library"] for row in rows] == ["Hushsum", "OpenDP"] * 3
+    assert all(float(row["error"]) < 10 for row in rows)
+    page = text(rows)
+    assert "## Quantiles" in page
+    assert page.count("| not installed |") == 3
 
 
 def test_a_regression_explains_what_it_can() -> None:

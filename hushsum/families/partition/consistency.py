@@ -24,6 +24,7 @@ from hushsum.families.partition.count_sketch import PartitionRows
 
 #: Cells of the finest direct level up to which levels are made consistent: each takes 24 bytes, and twice that in 1-D.
 CELLS_MAX: Final = 2**22
+_BLOCK_WEIGHTS: Final = 1 << 22
 _WORTH: Final = 0.95**2  # of a variance: what lowers a standard error by less is not computed
 
 
@@ -122,6 +123,46 @@ class ConsistentCells:
         variance += (np.square(given) * self.filtered[-1]).sum(axis=axes)
         return value, np.sqrt(np.maximum(variance, 0.0) * self.noise_variance)
 
+    def prefixes(self, axis: int, share: float) -> tuple[Float64, Float64]:
+        """Records of the first k cells along an axis, less ``share`` of all records, and its standard error.
+
+        Returns:
+            (J + 1,) each, of k = 0 to J cells of the axis.
+        """
+        others = tuple(j for j in range(self.values[0].ndim) if j != axis)
+        value = np.concatenate([[0.0], np.cumsum(self.values[0].sum(axis=others))]) - share * self.total
+        if not others:
+            return value, np.sqrt(np.maximum(self._prefix_variances(share), 0.0) * self.noise_variance)
+        cells = np.arange(self.values[0].shape[axis])
+        steps = (cells < np.arange(len(value))[:, None]) - share
+        return value, self.weighted_blocks(np.expand_dims(steps, tuple(1 + j for j in others)))[1]
+
+    def _prefix_variances(self, share: float) -> Float64:
+        """In one dimension, from :meth:`weighted` of weights that differ between two siblings a level alone.
+
+        Left of some cell of each level all weights are 1 − share, right of it −share, and its own is p − share. With
+        variances b and b' of it and its sibling, they add b·b'/(b + b') times the square of their difference.
+        """
+        k = np.arange(len(self.values[0]) + 1)
+        variance, at, part = np.zeros(len(k)), np.maximum(k - 1, 0), np.where(k > 0, 1.0, 0.0)
+        for below in self.filtered[:-1]:
+            padded = np.pad(below, (0, len(below) % 2))
+            own, other = padded[at], padded[at ^ 1]
+            beside = (at & 1).astype(np.float64)  # the weight of the sibling: 1 on the left, 0 on the right
+            variance += own * other / (own + other) * np.square(part - beside)
+            part = (own * part + other * beside) / (own + other)
+            at = at >> 1
+        return np.asarray(variance + np.square(part - share) * self.filtered[-1][0], np.float64)
+
+    def weighted_blocks(self, weights: Float64) -> tuple[Float64, Float64]:
+        """As :meth:`weighted`, with weights that are broadcast to (m, J₁, …, J_d), a block of them at a time."""
+        shape = self.values[0].shape
+        size = max(1, _BLOCK_WEIGHTS // math.prod(shape))
+        blocks = (weights[start : start + size] for start in range(0, len(weights), size))
+        found = [self.weighted(np.broadcast_to(block, (len(block), *shape))) for block in blocks]
+        value, error = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return value, error
+
     def answer(self, codes: Int64) -> Answer:
         """The records of some of the finest cells (m, d)."""
         at = tuple(codes.T)
@@ -167,10 +208,22 @@ def consistent(
     direct = [level for level, hashes in enumerate(rows.levels) if hashes.direct]
     if rows.grid is None or not direct:
         return None
+    of_cells = math.prod(rows.grid.level_counts(direct[0]).tolist()) / len(rows)
+    alone = math.inf if count is None else 1.0 / count[1] ** 2
+    if len(direct) == 1 and (count is None or of_cells / (of_cells + alone) > _WORTH):
+        return None
+    return direct_cells(rows, counters, noise_variance=noise_variance, count=count)
+
+
+def direct_cells(
+    rows: PartitionRows, counters: Int64, *, noise_variance: float, count: tuple[float, int] | None = None
+) -> ConsistentCells | None:
+    """As :func:`consistent`, also where it gains little; None without a direct level or with too many cells."""
+    direct = [level for level, hashes in enumerate(rows.levels) if hashes.direct]
+    if rows.grid is None or not direct:
+        return None
     shapes = [tuple(rows.grid.level_counts(level).tolist()) for level in direct]
-    cells, alone = math.prod(shapes[0]), math.inf if count is None else 1.0 / count[1] ** 2
-    of_cells = cells / len(rows)
-    if cells > CELLS_MAX or (len(direct) == 1 and (count is None or of_cells / (of_cells + alone) > _WORTH)):
+    if math.prod(shapes[0]) > CELLS_MAX:
         return None
     read = [
         np.concatenate([rows.read(counters, codes, level) for codes in rows.grid.all_codes(level)]).reshape(shape)
@@ -179,7 +232,7 @@ def consistent(
     return ConsistentCells.of(
         read,
         [1.0 / len(rows)] * len(read),
-        count=None if count is None else (count[0], alone),
+        count=None if count is None else (count[0], 1.0 / count[1] ** 2),
         first=direct[0],
         noise_variance=noise_variance,
     )

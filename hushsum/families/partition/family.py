@@ -358,6 +358,12 @@ class CellEstimates:
             self.family.tables, self.counters, noise_variance=self.noise_variance, count=self.count
         )
 
+    def direct_cells(self) -> ConsistentCells | None:
+        """As ``cells``, also where they gain little; None where all levels collide, or there are too many cells."""
+        return self.cells or consistency.direct_cells(
+            self.family.tables, self.counters, noise_variance=self.noise_variance, count=self.count
+        )
+
     @cached_property
     def collisions(self) -> Collisions | None:
         """How much each row of level 0 errs by other cells; None where :meth:`Partition.answer` does not tell it."""

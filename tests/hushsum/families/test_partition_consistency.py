@@ -70,6 +70,18 @@ def test_estimates_and_covariances_are_those_of_generalised_least_squares(
     assert np.allclose(shares.std_error, np.sqrt(3 * by_hand) / max(expected.sum(), 1.0))
 
 
+@pytest.mark.parametrize("shape", ((1,), (5,), (13,), (64,), (3, 5), (2, 3, 5)))
+@pytest.mark.parametrize("share", (0.0, 0.3, 1.0))
+def test_prefixes_are_sums_of_weighted_cells(shape: tuple[int, ...], share: float, rng: np.random.Generator) -> None:
+    levels = [rng.normal(0, 5, [((cells - 1) >> level) + 1 for cells in shape]) for level in range(3)]
+    found = ConsistentCells.of(levels, [1.0, 0.5, 3.0], count=(70.0, 2.5), noise_variance=3.0)
+    for axis, cells in enumerate(shape):
+        steps = (np.arange(cells) < np.arange(cells + 1)[:, None]) - share
+        whole = steps.reshape([cells + 1, *(cells if j == axis else 1 for j in range(len(shape)))])
+        value, error = found.weighted(np.broadcast_to(whole, (cells + 1, *shape)))
+        assert np.allclose(found.prefixes(axis, share), [value, error])
+
+
 def test_weights_of_another_shape_are_refused() -> None:
     found = ConsistentCells.of([np.ones(4)], [1.0])
     with pytest.raises(ValueError, match=r"got shape \(4,\), expected \(m, 4\)"):
