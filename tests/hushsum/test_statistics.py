@@ -29,7 +29,8 @@ def plan_of(dim: int = 1, delta: object = 0, classes: tuple[str, ...] = (), **sk
     """Cells of side 1 within [0, 37]^d."""
     keys = {"family": "partition", "bandwidth": 1, "rows": 1, "buckets": 38**dim, "seed": 3, **sketch}
     record = {"dim": dim, "lower": [0] * dim, "upper": [37] * dim, "classes": list(classes)}
-    privacy = {"epsilon": 1, "delta": delta, "total_epsilon": 10, "total_delta": 1e-6}
+    noise = "gaussian" if delta else "laplace"
+    privacy = {"epsilon": 1, "delta": delta, "total_epsilon": 10, "total_delta": 1e-6, "noise": noise}
     return hs.Plan(name="cells", record=record, sketch=keys, privacy=privacy)
 
 
