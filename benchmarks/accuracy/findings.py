@@ -117,9 +117,9 @@ def _cells(rows: Sequence[Row]) -> str:
     if mean is None or median is None:
         return ""
     return (
-        "Cells share buckets here, and answers weigh rows by what else is in a query's bucket (below, *Rows that "
-        f"differ in variance*): {number(mean)} at ε = 1, where the median of the rows (`groups` = R) has "
-        f"{number(median)}."
+        f"For the cells the median of the rows (`groups` = R) is better than their mean: {number(median)} and "
+        f"{number(mean)} at ε = 1. Few rows collide, but a collision adds a whole cell, and the mean spreads this "
+        "error over all answers."
     )
 
 

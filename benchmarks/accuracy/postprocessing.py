@@ -1,4 +1,4 @@
-"""Errors before and after post-processing of a release: consistent cells, weighted rows, shrunk sums, control variates.
+"""Errors before and after post-processing of a release: consistent cells, shrunk sums, control variates.
 
 Each row has root mean square errors in records, over sketches with seeds and noise of their own, and over queries.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hushsum as hs
-from benchmarks.accuracy.curves import CONFIDENCE, DELTAS, Curve, keys
+from benchmarks.accuracy.curves import DELTAS, Curve, keys
 from benchmarks.accuracy.data import DataSet, data_sets
 from benchmarks.accuracy.sums import exact_sums
 from benchmarks.report import Row
@@ -29,15 +29,6 @@ _RANGES: Final = 200
 _HELD_OUT: Final = 1000
 _GRID: Final[Mapping[int, int]] = {1: 200, 2: 32, 3: 10}
 _LEVELS: Final = (("pay", 2400, 256, 9), ("taxi", 0.01, 4096, 8), ("skin", 16, 4096, 5))
-_COLLIDING: Final = (
-    ("skin", 8, 16384),
-    ("skin", 8, 2048),
-    ("taxi", 0.01, 2048),
-    ("taxi", 0.01, 256),
-    (UNSEEN, 20, 1024),
-    (UNSEEN, 20, 128),
-)
-_ROWS: Final = (3, 5, 17)
 _SHRUNK: Final[Mapping[str, tuple[Mapping[str, object], ...]]] = {
     "skin": (
         keys("hashed", "euclidean", 5, buckets=1024, rows=512, draws="sobol"),
@@ -98,9 +89,6 @@ def _of(data: DataSet, seeds: int) -> Iterator[Row]:
     for name, side, buckets, number in _LEVELS:
         if name == data.name:
             yield from levels(data, side, buckets, number, seeds=seeds)
-    for name, side, buckets in _COLLIDING:
-        if name == data.name:
-            yield from weights(data, side, buckets, seeds=seeds)
     yield from shrunk(data, _SHRUNK[data.name], seeds=seeds)
     if data.name in _CONSTANT:
         yield from control(data, _CONSTANT[data.name], seeds=10 * seeds)
@@ -169,31 +157,6 @@ def _boxes(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
         ends = [sorted(rng.integers(0, cells, 2).tolist()) for cells in shape]
         box[tuple(slice(low, high + 1) for low, high in ends)] = 1
     return found
-
-
-def weights(data: DataSet, side: float, buckets: int, *, seeds: int) -> Iterator[Row]:
-    """Rows of colliding cells: their mean, their median, and their mean by variances."""
-    lower, upper = (np.array(data.record[key], np.float64) for key in ("lower", "upper"))
-    empty = np.random.default_rng(5).uniform(lower, upper, (_HELD_OUT, len(lower)))
-    asked = np.concatenate([data.queries[:_HELD_OUT], empty])
-    for rows in _ROWS:
-        table = _Table()
-        sketch = {"family": "partition", "bandwidth": side, "buckets": buckets, "rows": rows}
-        exact = None
-        for price, release in _released(data, sketch, seeds):
-            if exact is None:
-                exact = exact_sums(release.plan.family, data.records, asked)
-            plain, weighted = release.plan.family.answer(release.counters[0], asked), release.kernel_sum(asked)
-            median = release.kernel_sum(asked, groups=rows)
-            low, high = weighted.interval(CONFIDENCE)
-            table.add(
-                price,
-                mean=float(np.square(plain.value - exact).mean()),
-                median=float(np.square(median.value - exact).mean()),
-                weighted=float(np.square(weighted.value - exact).mean()),
-                coverage=float(((low <= exact) & (exact <= high)).mean()),
-            )
-        yield from table.rows(topic="weights", data=data.name, sketch=f"W = {buckets:,}, R = {rows}")
 
 
 def shrunk(data: DataSet, sketches: Sequence[Mapping[str, object]], *, seeds: int) -> Iterator[Row]:

@@ -4,6 +4,7 @@ Each quantile of theirs has its share of ε; a release has all of ε once. diffp
 this environment has: it is measured where it is installed, and left out elsewhere.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -131,7 +132,7 @@ def section(rows: list[Row]) -> str:
         some = {key: row[key] for key in ("data", "question", "epsilon")}
         each = {str(one["library"]): one for one in matching(rows, **some)}
         best = min((float(one["rank error"]) for name, one in each.items() if name != OURS), default=float("nan"))
-        ratio = float(row["rank error"]) / best
+        ratio = float(row["rank error"]) / best if best else math.inf  # the best found each quantile exactly
         ratios.setdefault(str(row["question"]), []).append(ratio)
         cells = [_cell(each[library]) if library in each else "not installed" for library in libraries]
         lines.append([*map(str, (row["data"], row["question"])), f"{row['epsilon']:g}", *cells, f"{ratio:.2f}"])

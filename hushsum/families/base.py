@@ -103,8 +103,7 @@ class Answer:
         std_error: (m,) float64, the standard error of ``value``: hashing error and noise together, at no privacy cost.
         spread: Where the standard error comes from: ``rows`` (the spread of independent rows), ``sets`` (that of
             independently scrambled sets of rows), ``groups`` (that of the groups' means, for a median of means),
-            ``weights`` (the variances that rows were weighted by, estimated), ``noise`` (the mechanism alone: the
-            sketch itself is no draw).
+            ``noise`` (the mechanism alone: the sketch itself is no draw).
         degrees: Of freedom of the standard error, where they are few; None: the normal interval.
         bias: (m,) float64: how far the mean of ``value`` may lie off, where a family truncates a series; None: nowhere.
     """

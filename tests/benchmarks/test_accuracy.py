@@ -126,13 +126,12 @@ def test_the_page_shows_what_was_measured_and_nothing_else(little: DataSet, tmp_
 
 @pytest.mark.filterwarnings("ignore::hushsum.errors.PlanWarning")
 def test_the_page_shows_errors_before_and_after_post_processing(little: DataSet) -> None:
-    """Of one sketch each: consistent levels, weighted rows, shrunk sums and a control variate."""
+    """Of one sketch each: consistent levels, shrunk sums and a control variate."""
     cells = {"family": "partition", "bandwidth": 1, "buckets": 128, "rows": 1}
     rows: list[Row] = [
         {"part": "post", **row}
         for some in (
             postprocessing.levels(little, 1, 128, 4, seeds=1),
-            postprocessing.weights(little, 1, 16, seeds=1),
             postprocessing.shrunk(little, [cells], seeds=1),
             postprocessing.control(little, 100, seeds=1),
         )
@@ -143,8 +142,7 @@ def test_the_page_shows_errors_before_and_after_post_processing(little: DataSet)
     for row in matching(rows, topic="shrunk"):
         assert float(row["cut"]) <= float(row["before"])
     page = text(rows)
-    assert page.count("\n### ") == 4
-    assert "| little | W = 16, R = 5 |" in page
+    assert page.count("\n### ") == 3
     assert "| little | grid | partition, 1 rows, 128 buckets |" in page
 
 

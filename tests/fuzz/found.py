@@ -20,6 +20,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.plan.Plan.from_toml": "the user's own file",
     "hushsum.signing.Directory.from_toml": "the user's own file",
     "hushsum.proposal.read_bounds": "arguments of this process",
+    "hushsum.estimators.classifier.read_labels": "arguments of this process",
     "aggregator.shuffler.app.read_plan": "reads the operator's own file for Plan.from_bytes",
     "hushsum.signing.SigningKey.load": "reads a file for from_pem",
     "hushsum.releases.released.load": "reads a file for Release.from_bytes",

@@ -25,6 +25,7 @@ from hushsum.families.partition.count_sketch import PartitionRows
 #: Cells of the finest direct level up to which levels are made consistent: each takes 24 bytes, and twice that in 1-D.
 CELLS_MAX: Final = 2**22
 _BLOCK_WEIGHTS: Final = 1 << 22
+_AXES_MAX: Final = 32  # of more columns each has hardly a second cell
 _WORTH: Final = 0.95**2  # of a variance: what lowers a standard error by less is not computed
 
 
@@ -223,7 +224,7 @@ def direct_cells(
     if rows.grid is None or not direct:
         return None
     shapes = [tuple(rows.grid.level_counts(level).tolist()) for level in direct]
-    if math.prod(shapes[0]) > CELLS_MAX:
+    if math.prod(shapes[0]) > CELLS_MAX or len(shapes[0]) > _AXES_MAX:
         return None
     read = [
         np.concatenate([rows.read(counters, codes, level) for codes in rows.grid.all_codes(level)]).reshape(shape)
@@ -240,13 +241,13 @@ def direct_cells(
 
 def _of_children(level: Float64) -> Float64:
     """The sums of the 2^d children, or as many as there are, of each cell above."""
-    padded = np.pad(level, [(0, cells % 2) for cells in level.shape])
-    halves = [part for cells in padded.shape for part in (cells // 2, 2)]
-    return np.asarray(padded.reshape(halves).sum(axis=tuple(range(1, 2 * level.ndim, 2))), np.float64)
+    for axis, cells in enumerate(level.shape):
+        level = np.add.reduceat(level, range(0, cells, 2), axis=axis)
+    return level
 
 
 def _to_children(level: Float64, shape: tuple[int, ...]) -> Float64:
     """Each cell's value at each of its children, which are of this shape."""
-    for axis in range(level.ndim):
-        level = np.repeat(level, 2, axis=axis)
-    return level[tuple(slice(cells) for cells in shape)]
+    for axis, cells in enumerate(shape):
+        level = np.take(level, np.arange(cells) // 2, axis=axis)
+    return level

@@ -23,9 +23,6 @@ from hushsum.families.partition.signed_hashes import SignedHashes
 
 _BLOCK_WORDS: Final = 1 << 20
 _BLOCK_TOKENS: Final = 1 << 17  # a core's cache holds what becomes of them
-_WEIGHED_MAX: Final = 2**24  # cells times rows whose variances are estimated
-_ROWS_WEIGHED_MIN: Final = 3  # whose median tells which row has a full cell beside its own
-_VARIANCE_MIN: Final = 2.0**-20  # of a row without noise and without other cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +108,6 @@ class PartitionRows:
         sums[0] = np.nan
         _engine().gather(self.levels[level], rows, words[None], own, sums)
         return sums
-
-    def placed(self, counters: Int64, words: "Words") -> tuple[Int64, Int64]:
-        """(R, m) each: the bucket of cells of level 0 with words (d, m) in each row, and sign·counter of (H·R, W)."""
-        tokens = _engine().tokens(self.levels[0], slice(0, len(self)), words[None])
-        buckets = tokens >> 1
-        return buckets, np.take_along_axis(counters[: len(self)], buckets, axis=1) * (1 - 2 * (tokens & 1))
 
     def _few(self, records: Float32, level: int) -> Iterator[tuple[Int64, Int64]]:
         """Flat indices within the level, and values, of fewer records than half the buckets."""
@@ -216,60 +207,3 @@ def median(tables: PartitionRows, counters: Int64, points: Float32, groups: int)
 def _std(total: Float64, squares: Float64, n: int) -> Float64:
     """Of n values, from the sums of their differences to one of them and of the squares of these."""
     return np.asarray(np.sqrt(np.maximum(squares - total * total / n, 0.0) / (n - 1)), np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Collisions:
-    """How much the other cells of level 0 make each row err: estimates of Σ c² of the cells in each bucket.
-
-    Attributes:
-        squares: (cells,): of each cell the square of the median of its rows, less what noise alone makes of it.
-        loads: (R, W): the sums of ``squares`` in each bucket.
-        noise_variance: Of the noise on every counter.
-    """
-
-    squares: Float64
-    loads: Float64
-    noise_variance: float
-
-    @classmethod
-    def of(cls, tables: PartitionRows, counters: Int64, noise_variance: float) -> "Collisions | None":
-        """Of counters (H·R, W); None where no cells collide, or cells are of an LSH, too many, or in too few rows."""
-        grid, rows = tables.grid, len(tables)
-        if grid is None or tables.levels[0].direct or rows < _ROWS_WEIGHED_MIN:
-            return None
-        cells = math.prod(grid.counts.tolist())
-        if cells * rows > _WEIGHED_MAX:
-            return None
-        noise, start = math.pi / 2.0 * noise_variance / rows, 0
-        squares, loads = np.empty(cells), np.zeros((rows, tables.buckets))
-        for codes in grid.all_codes(0):
-            buckets, reads = tables.placed(counters, np.ascontiguousarray(codes.T, np.uint32))
-            found = np.maximum(np.square(np.median(reads, axis=0)) - noise, 0.0)
-            squares[start : start + len(codes)] = found
-            start += len(codes)
-            for row in range(rows):
-                loads[row] += np.bincount(buckets[row], weights=found, minlength=tables.buckets)
-        return cls(squares, loads, noise_variance)
-
-
-def weighted_mean(tables: PartitionRows, counters: Int64, points: Float32, collisions: Collisions) -> Answer:
-    """The mean of the rows of level 0 at points (m, d), each weighted by 1/(σ² + Σ c² of the other cells beside it).
-
-    The standard error is that of these weights, or larger as the rows spread more than they say (Birge's ratio): the
-    variances are estimates, and may miss a cell. Intervals are Student's t with R − 1 degrees.
-    """
-    grid, free = tables.grid, len(tables) - 1
-    assert grid is not None, "collisions are those of a grid"
-    value, error = np.empty(len(points)), np.empty(len(points))
-    for some in _chunks(slice(0, len(points)), max(1, _BLOCK_WORDS // len(tables))):
-        words = grid.words(points[some])
-        buckets, reads = tables.placed(counters, words)
-        own = collisions.squares[np.ravel_multi_index(tuple(words.astype(np.int64)), tuple(grid.counts.tolist()))]
-        others = np.maximum(np.take_along_axis(collisions.loads, buckets, axis=1) - own, 0.0)
-        weights = 1.0 / np.maximum(others + collisions.noise_variance, _VARIANCE_MIN)
-        precision = np.add.accumulate(weights, axis=0)[-1]  # in the order of the rows, in batches of any size
-        value[some] = np.add.accumulate(weights * reads, axis=0)[-1] / precision
-        spread = np.add.accumulate(weights * np.square(reads - value[some]), axis=0)[-1] / free
-        error[some] = np.sqrt(np.maximum(spread, 1.0) / precision)
-    return Answer(value, error, spread="weights", degrees=free)

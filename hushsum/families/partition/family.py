@@ -50,7 +50,7 @@ from hushsum.families.partition import checks, consistency, count_sketch
 from hushsum.families.partition import signed_hashes as partition_hashes
 from hushsum.families.partition.cells import CellGrid
 from hushsum.families.partition.consistency import ConsistentCells
-from hushsum.families.partition.count_sketch import Collisions, PartitionRows
+from hushsum.families.partition.count_sketch import PartitionRows
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -364,26 +364,15 @@ class CellEstimates:
             self.family.tables, self.counters, noise_variance=self.noise_variance, count=self.count
         )
 
-    @cached_property
-    def collisions(self) -> Collisions | None:
-        """How much each row of level 0 errs by other cells; None where :meth:`Partition.answer` does not tell it."""
-        return Collisions.of(self.family.tables, self.counters, self.noise_variance)
-
     def answer(self, queries: npt.ArrayLike) -> Answer | None:
-        """The records in the cell of each query (m, d); None where :meth:`Partition.answer` is what there is.
-
-        Consistent cells, where those of level 0 do not collide, else the mean of the rows by their variances.
+        """The records in the cell of each query (m, d); None without consistent cells of level 0.
 
         Raises:
             RecordError: The queries' type or dimension is wrong, or one is not finite.
         """
-        if (codes := self._codes(queries)) is not None and self.cells is not None:
-            return self.family.zero_outside(self.cells.answer(codes[1]), codes[0])
-        if self.collisions is None:
+        if (codes := self._codes(queries)) is None or self.cells is None:
             return None
-        points = self.family.points(queries)
-        answer = count_sketch.weighted_mean(self.family.tables, self.counters, points, self.collisions)
-        return self.family.zero_outside(answer, points)
+        return self.family.zero_outside(self.cells.answer(codes[1]), codes[0])
 
     def shares(self, queries: npt.ArrayLike) -> Answer | None:
         """The share of all records in the cell of each query (m, d); None without consistent cells of level 0.

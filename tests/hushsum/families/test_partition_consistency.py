@@ -1,6 +1,7 @@
 """Consistent cells: least squares against dense matrices, and honest intervals of releases."""
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,7 @@ def test_where_level_0_collides_coarser_levels_still_count_records() -> None:
     assert cells_of(release).first == 2
     assert error < 0.9 * alone
     sums = release.kernel_sum([[10.5]])
-    assert sums.spread == "weights"
+    assert sums.spread == "rows"
     density = release.density([[10.5]])
     assert density.value * release.count == pytest.approx(sums.value)
     assert density.std_error * release.count == pytest.approx(np.hypot(sums.std_error, density.value * error))
@@ -202,3 +203,20 @@ def test_what_gains_nothing_is_read_as_before(keys: dict[str, Any]) -> None:
     assert (answer.value, answer.std_error) == (plain.value, plain.std_error)
     assert release.count == query.count(plan, release.counts)
     assert query.count_std_error(plan, counters=release.counters) == query.count_std_error(plan)
+
+
+@pytest.mark.parametrize("dim", (30, 33, 70))
+def test_columns_of_one_cell_take_no_memory(dim: int) -> None:
+    """2^d numbers would be 8 GB of 30 columns; beyond 32 columns answers are those of level 0."""
+    record: dict[str, object] = {"dim": dim, "lower": [0] * dim, "upper": [4, *[1] * (dim - 1)]}
+    sketch: dict[str, object] = {"family": "partition", "bandwidth": 1, "rows": 4, "buckets": 16, "levels": 2}
+    privacy: dict[str, object] = {"epsilon": 1, "total_epsilon": 1}
+    plan = hs.Plan(name="cells", record=record, sketch=sketch, privacy=privacy)
+    release = hs.release(hs.Sketch(plan).add(np.full((1000, dim), 0.5)))
+    tracemalloc.start()
+    assert release.kernel_sum(np.full((1, dim), 0.5)).value[0] == pytest.approx(1000, abs=400)
+    assert release.density(np.full((1, dim), 0.5)).value[0] == pytest.approx(1, abs=0.5)
+    assert release.count == pytest.approx(1000, abs=400)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
