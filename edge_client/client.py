@@ -17,15 +17,22 @@ import numpy as np
 
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
-from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedWarning, SpoolError
+from edge_client.errors import (
+    ClientStateError,
+    FlushTimeoutError,
+    NotCountedWarning,
+    PlanChangedError,
+    SpoolError,
+)
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
 from edge_client.spool.changes import Add
+from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, Counts, Event, EventKind, OnEvent, Status, Unreported
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import ClippedRecordsWarning, HushsumWarning
+from hushsum.errors import ClippedRecordsWarning, HushsumError, HushsumWarning
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from edge_client.transport.interface import Transport
 
 _LOG: Final = logging.getLogger("edge_client")
+_ERASURES_APART_S: Final = (5.0, 3600.0)  # at least and at most: this device's clock may be set meanwhile
 
 
 class EdgeClient:
@@ -47,7 +55,9 @@ class EdgeClient:
 
     ``async with`` starts and ends it. Entering opens the spool and, the first time, fetches the plan; later starts work
     offline. Leaving waits up to ``config.close_flush_s`` for answers (not while an error is on its way out); what is
-    unsent then stays in the spool for the next start. A client is entered once.
+    unsent then stays in the spool for the next start. A client is entered once, and has one plan while it runs: where
+    the service collects another, it stops with :class:`PlanChangedError`, and the next client on the spool takes that
+    plan up, if :class:`Policy` allows it (``new_plan_after_s``).
 
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
     runs and soon after that window's end, records or none (:mod:`edge_client.participation.scheduler`). Until then the
@@ -64,7 +74,7 @@ class EdgeClient:
 
     Args:
         target: ``host:port`` of the service; or a transport, such as :class:`edge_client.testing.MemoryService`.
-        spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
+        spool: The spool's file: one for each client, never used by two at a time, never copied.
         client_id: Who contributes, 1 to 128 printable characters; where the service asks for a token or a certificate
             the name in that, any other is refused. None: the one in the spool, which at the first contact takes the one
             of the token or certificate, or a random one where there is neither.
@@ -113,6 +123,8 @@ class EdgeClient:
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
+        self._history: PlanHistory | None = None
+        self._held = 0
         self._mode: Mode | None = None
         self._unreported = Unreported()
         self._before: Mapping[str, int] = {}
@@ -122,7 +134,8 @@ class EdgeClient:
         """Starts the client.
 
         Raises:
-            PolicyError: The policy does not allow the plan.
+            PolicyError: The policy does not allow the plan. Of a new plan in place of the spool's this is the event
+                ``plan refused``, and the client begins under the plan that it has.
             UnreachableError: The spool holds no plan yet, and the service gave none within ``first_contact_s``.
             AuthenticationError: The service does not accept who this client is, or what proves it.
             SessionRefusedError: The service wants no session with this client.
@@ -209,6 +222,7 @@ class EdgeClient:
         return Status(
             **vars(counts),
             queued=driver.unanswered,
+            held=self._held,
             connected=self._running and driver.is_connected,
             last_error=driver.last_error,
             next_attempt_ms=driver.next_attempt_ms,
@@ -343,23 +357,80 @@ class EdgeClient:
     async def _start(self, spool: Spool) -> None:
         # What talks to a service is loaded here, and gRPC with it: `import edge_client` leaves it out.
         from edge_client.participation.mode import ClientContext
-        from edge_client.plan_fetch import RetryPolicy, pinned_plan
+        from edge_client.plan_fetch import RetryPolicy, pinned_plan, take_up_new_plan
 
+        blocking = self._runtime.blocking
+        history = self._history = PlanHistory(spool)
+        await blocking(history.undo)  # a start that has ended before its new plan had opened
+        retry = RetryPolicy(self._runtime, self._config, self._entropy)
         # At the first contact a token or a certificate says who this is. From then on the spool's name is declared,
         # too: with the proof of another client nothing is sent.
         shown = self._credentials is not None and self._credentials.names_itself
-        unnamed = shown and self._client_id is None and await self._runtime.blocking(lambda: spool.plan) is None
-        retry = RetryPolicy(self._runtime, self._config, self._entropy)
+        unnamed = shown and self._client_id is None and await blocking(lambda: spool.plan) is None
         transport = self._transport(None if unnamed else spool.client_id)
-        plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
+        refused = await take_up_new_plan(history, spool, self._policy, transport, retry)
+        try:
+            plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
+        except PlanChangedError:
+            await self._note_other_plan(history)
+            raise
         if unnamed:
             transport = self._transport(spool.client_id)
-        context = ClientContext(spool, plan, transport, retry, self._key, self._note, self._emit)
-        self._mode = await _mode_of(plan).open(context)
+
+        def context(plan: Plan) -> ClientContext:
+            return ClientContext(spool, plan, transport, retry, self._key, self._note, self._emit)
+
+        try:
+            self._mode = await _mode_of(plan).open(context(plan))
+        except HushsumError as error:
+            if not await blocking(history.undo):
+                raise
+            refused = f"plan {plan.hex_id[:12]} cannot be opened: {error}"
+            plan, is_new = await pinned_plan(spool, self._policy, transport, retry)
+            self._mode = await _mode_of(plan).open(context(plan))
+        if await blocking(history.confirm):
+            self._emit(Event(EventKind.PLAN_CHANGED, f"plan {plan.hex_id[:12]} is collected from now on"))
+        if refused is not None:
+            _LOG.warning("%s: the service's new plan is not taken up: %s", transport, refused)
+            self._emit(Event(EventKind.PLAN_REFUSED, refused))
+        due_ms = await self._erase_held(history)
         before = spool.tallies
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
         # What earlier runs have left unspent is counted as this one begins.
         self._before = {**before, **{name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}}
+        # A submission takes a time in which nothing of records is erased: there the next start does it.
+        if due_ms is not None and not (plan.privacy.is_silo or plan.privacy.mode == SECURE):
+            self._mode.driver.tasks.spawn(self._erase_when_due(history, due_ms), "earlier-plans")
+
+    async def _erase_held(self, history: PlanHistory) -> int | None:
+        """Erases and reports what waits under earlier plans and is over; returns when more is due."""
+        now_ms = self._runtime.now_ms()
+        try:
+            erased, due_ms = await self._runtime.blocking(history.erase, now_ms)
+        except SpoolError as error:  # a full disk
+            _LOG.warning("erasure of earlier plans failed, retrying: %s", error)
+            erased, due_ms = [], now_ms
+        self._held = await self._runtime.blocking(lambda: history.held)
+        for each in map(str, erased):
+            _LOG.warning("not counted: %s", each)
+            self._unreported.add_erased(each)
+            self._emit(Event(EventKind.NOT_COUNTED, each))
+        return due_ms
+
+    async def _erase_when_due(self, history: PlanHistory, due_ms: int | None) -> None:
+        least_s, most_s = _ERASURES_APART_S
+        while due_ms is not None:
+            await self._runtime.sleep(min(max(least_s, (due_ms - self._runtime.now_ms()) / 1000), most_s))
+            due_ms = await self._erase_held(history)
+
+    async def _note_other_plan(self, history: PlanHistory) -> None:
+        """Notes for the next start that the service collects another plan, if the policy takes up new ones."""
+        if self._policy.new_plan_after_s is None:
+            return
+        try:
+            await self._runtime.blocking(partial(history.note_other_plan, told=True))
+        except SpoolError as error:  # the service will say it again
+            _LOG.warning("the change of plan could not be noted: %s", error)
 
     def _transport(self, client_id: str | None) -> "Transport":
         if not isinstance(self._target, str):
@@ -397,6 +468,8 @@ class EdgeClient:
         self._emit(Event.of_answer(answer))
 
     def _emit(self, event: Event) -> None:
+        if isinstance(event.error, PlanChangedError) and self._mode is not None and self._history is not None:
+            self._mode.driver.tasks.spawn(self._note_other_plan(self._history), "other-plan", whole=True)
         if self._on_event is None:
             return
         try:

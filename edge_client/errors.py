@@ -1,6 +1,6 @@
 """Errors and warnings of the device SDK: the caller's first, then the device's, the network's and the service's."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hushsum.errors import BudgetError, HushsumError, HushsumWarning
 from hushsum.privacy.relations import Cost
@@ -96,6 +96,7 @@ class NotCountedError(EdgeError):
         refused: Deltas that were refused for good, by the reason's name.
         details: One of the service's sentences for each reason.
         windows: With a secure sum, or of a silo: why a window is in no sum that is known of, by its index.
+        erased: What was erased of earlier plans, because their windows are over: a sentence for each.
     """
 
     def __init__(
@@ -106,15 +107,18 @@ class NotCountedError(EdgeError):
         refused: Mapping[str, int] | None = None,
         details: Mapping[str, str] | None = None,
         windows: Mapping[int, str] | None = None,
+        erased: Sequence[str] = (),
     ) -> None:
         self.late, self.unknown = late, unknown
         self.refused, self.details = dict(refused or {}), dict(details or {})
         self.windows = dict(windows or {})
+        self.erased = tuple(erased)
         parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
         parts += [f"{_deltas(unknown)} of an ended window whose data is erased (unknown)"] if unknown else []
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
         parts += [f"window {window}: {why}" for window, why in self.windows.items()]
+        parts += self.erased
         super().__init__(f"not counted: {'; '.join(parts)}")
 
 
@@ -131,7 +135,7 @@ class AuthenticationError(SessionRefusedError):
 
 
 class PlanChangedError(SessionRefusedError):
-    """The service collects another plan than that of this spool."""
+    """The service collects another plan than that of this spool; a new client on it may take that plan up."""
 
 
 class EdgeWarning(HushsumWarning):

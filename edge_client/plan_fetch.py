@@ -1,8 +1,9 @@
 """How a client gets its plan: from its spool, or at the first connection from the service; verified and pinned."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from edge_client.config import Config
@@ -16,6 +17,7 @@ from edge_client.errors import (
 )
 from edge_client.policy import SIGNED_BY, Policy
 from edge_client.runtime import BackOff, Runtime
+from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.transport.interface import ConnectionLostError, PlanReply, Transport
 from hushsum.entropy import Entropy
@@ -120,6 +122,47 @@ async def pinned_plan(
     return stored, False
 
 
+async def take_up_new_plan(
+    history: PlanHistory, spool: Spool, policy: Policy, transport: Transport, retry: RetryPolicy
+) -> str | None:
+    """Makes the plan that the service collects the spool's current one, where the policy allows it.
+
+    It asks only after the service has said that it collects another plan, once, and not before the time that the policy
+    sets has passed since the last try. Where no service answers, nothing is changed.
+
+    Returns:
+        Why the new plan was not taken up, one sentence; None where it was, or there is none. Nothing was changed then.
+
+    Raises:
+        SpoolError: The spool cannot be read, or what it holds.
+    """
+    blocking = retry.runtime.blocking
+    stored = await blocking(_stored_plan, spool)
+    if stored is None or policy.new_plan_after_ms is None or not await blocking(lambda: history.is_told):
+        return None
+    now_ms, changed_ms = retry.runtime.now_ms(), await blocking(lambda: history.changed_ms)
+    try:
+        if changed_ms is not None and now_ms < changed_ms:  # the clock was set back: the wait begins anew
+            await blocking(history.note_change, now_ms)
+        if changed_ms is not None and now_ms < changed_ms + policy.new_plan_after_ms:
+            return None
+        reply, _ = await _attempt(transport, b"")
+        if plan_id_of(reply.bundle) == stored.id:
+            await blocking(partial(history.note_other_plan, told=False))
+            return None
+        plan = await blocking(read_plan, reply.bundle)
+        policy.check_change(stored, plan, reply.signed)
+        signature = None if reply.signed is None else reply.signed.to_bytes()
+        await blocking(history.take_up, plan, signature, now_ms)
+    except ConnectionLostError:
+        return None
+    except (PlanError, PolicyError, SessionRefusedError, SpoolError) as error:
+        with suppress(SpoolError):  # a full disk: it is tried again at the next start
+            await blocking(history.note_change, now_ms)
+        return str(error)
+    return None
+
+
 async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes = b"") -> tuple[PlanReply, str]:
     """The plan that the service collects, which must have the expected id, unless that is empty; and who this is."""
     return await retry.fetch(
@@ -141,7 +184,10 @@ async def _attempt(transport: Transport, expected: bytes) -> tuple[PlanReply, st
         raise SessionRefusedError(f"the service collects plan {welcome.plan_id.hex()[:12]} and sent plan {came} for it")
     if expected not in (b"", welcome.plan_id):
         came, own = welcome.plan_id.hex()[:12], expected.hex()[:12]
-        raise PlanChangedError(f"the service collects plan {came}, this spool belongs to plan {own}: use another spool")
+        raise PlanChangedError(
+            f"the service collects plan {came}, this spool belongs to plan {own}: set new_plan_after_s of the policy "
+            "and start again to take up the new plan, or use another spool for it"
+        )
     return reply, welcome.client_id
 
 

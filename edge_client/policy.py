@@ -1,9 +1,10 @@
 """What this device allows: it refuses a plan that promises less than its owner asks for, whatever the service says."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from math import ceil
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ _POSITIVE: Final = "a number above 0"
 #: The δ of a total that a device takes unless told otherwise, once it limits its ε.
 TOTAL_DELTA: Final = Fraction(1, 10**4)
 
+#: The rule of new plans, by its name.
+NEW_PLAN: Final = "new_plan_after_s"
 #: The rule of signatures, by its name; it is checked before all others.
 SIGNED_BY: Final = "signed_by"
 
@@ -77,6 +80,11 @@ class Policy:
             that is replaced wherever it occurs, by one that its device has nowhere else.
         signed_by: Whose signature a plan must carry: a key, several of which any one will do, or the path of a
             directory's file, whose keys of role ``planner`` these are. It is read here, once; then these are keys.
+        new_plan_after_s: Takes up the plan that the service collects in place of the spool's, when the next client
+            starts on the spool, at the earliest so many seconds after the last change; at least 0. None: the spool
+            keeps its first plan for ever. It needs ``signed_by``: else a service could replace a plan by any other. A
+            new plan must obey all these rules, protect as its predecessor does (:meth:`check_change`), and be paid for
+            by the device's account, which all plans of a spool share.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -93,10 +101,14 @@ class Policy:
     max_total_delta: _Number | None = None
     memoise: bool = False
     signed_by: _Signers | None = None
+    new_plan_after_s: _Number | None = None
 
     def __post_init__(self) -> None:
         for rule in ("max_epsilon", "min_window_s", "max_total_epsilon"):
             _check_number(rule, getattr(self, rule), _POSITIVE, lambda number: number > 0)
+        _check_number(NEW_PLAN, self.new_plan_after_s, "a number of seconds, at least 0", lambda number: number >= 0)
+        if self.new_plan_after_s is not None and self.signed_by is None:
+            raise SettingsError(f"{NEW_PLAN}: needs signed_by: without a signature a service could send any plan")
         _check_number("max_delta", self.max_delta, _DELTA, lambda number: 0 <= number < 1)
         _check_number("max_total_delta", self.max_total_delta, _SHARE, lambda number: 0 <= number <= 1)
         for name, came, known in (
@@ -131,6 +143,12 @@ class Policy:
             return Fraction(0)
         return None if self.max_total_epsilon is None else TOTAL_DELTA
 
+    @property
+    def new_plan_after_ms(self) -> int | None:
+        """``new_plan_after_s`` in milliseconds, rounded up; None where no new plan is taken up."""
+        seconds = _exact(self.new_plan_after_s)
+        return None if seconds is None else ceil(1000 * seconds)
+
     def check(self, plan: Plan, signed: SignedPlan | None = None) -> None:
         """Refuses a plan that these rules do not allow, or whose mechanism does not support what it claims.
 
@@ -160,6 +178,20 @@ class Policy:
         except GuaranteeError as error:
             allowed = "only mechanisms that support the claimed guarantee"
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
+
+    def check_change(self, earlier: Plan, plan: Plan, signed: SignedPlan | None) -> None:
+        """Refuses a plan in place of an earlier one that these rules do not allow, or that protects less than that.
+
+        The earlier plan's trust mode, unit ``client`` and key registry become rules.
+
+        Raises:
+            PolicyError: As :meth:`check`.
+        """
+        had = earlier.privacy
+        mode = max(self.mode or CENTRAL, had.mode, key=_STRENGTH.__getitem__)
+        unit = CLIENT if had.unit == CLIENT else self.unit
+        directory = self.directory or bool(had.cohort and had.cohort.directory)
+        replace(self, mode=mode, unit=unit, directory=directory).check(plan, signed)
 
     def _check_numbers(self, plan: Plan) -> None:
         privacy, limits = plan.privacy, plan.limits

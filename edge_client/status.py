@@ -34,6 +34,8 @@ class EventKind(StrEnum):
     RECORDS_CLIPPED = "records clipped"
     SPOOL_FULL = "spool full"
     CLOCK_OFF = "clock off"
+    PLAN_CHANGED = "plan changed"
+    PLAN_REFUSED = "plan refused"
     STOPPED = "stopped"
 
 
@@ -43,14 +45,16 @@ class Event:
 
     Attributes:
         kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
-            a secure sum, or of a silo, a window is in no sum. ``spool full``: a batch was refused whole, for the spool
+            a secure sum, or of a silo, a window is in no sum; or what waited under an earlier plan was erased, because
+            its windows are over. ``plan changed``: this client began under the service's new plan. ``plan refused``: it
+            did not, and keeps its plan; the detail says why. ``spool full``: a batch was refused whole, for the spool
             has reached its limit, or its disk takes no more. ``clock off``: the device's clock and the service's differ
             by more than a window's lateness. ``stopped``: the service has ended the session for good
             (another plan, or it does not accept who this is), or the spool cannot be used.
         detail: One sentence for people.
         delta: Of an answer: the delta's id.
         reason: Of ``refused``: the reason's name.
-        window: Of ``not counted``: the window's index.
+        window: Of ``not counted``: the window's index; None for an earlier plan.
         attempt: Of ``disconnected``: attempts that have failed since the last answer.
         next_attempt_ms: Of ``disconnected``: when it connects again, by this device's clock in ms since 1970 UTC; None
             where nothing waits to be sent.
@@ -93,6 +97,11 @@ class Unreported:
         self._refused: Counter[str] = Counter()
         self._details: dict[str, str] = {}
         self._others: Counter[AnswerStatus] = Counter()
+        self._erased: list[str] = []
+
+    def add_erased(self, what: str) -> None:
+        """Adds what was erased of an earlier plan, a sentence without its full stop."""
+        self._erased.append(what)
 
     def add(self, answer: Answer) -> None:
         """Adds a definitive answer, if its delta does not count."""
@@ -107,7 +116,8 @@ class Unreported:
         """The error of what there is, with these windows that are in no sum, and nothing is left; None without any."""
         refused, self._refused = self._refused, Counter()
         others, self._others = self._others, Counter()
-        if not (refused or others or windows):
+        erased, self._erased = self._erased, []
+        if not (refused or others or windows or erased):
             return None
         return NotCountedError(
             late=others[AnswerStatus.LATE],
@@ -115,6 +125,7 @@ class Unreported:
             refused=refused,
             details={name: self._details[name] for name in refused},
             windows=windows,
+            erased=erased,
         )
 
 
@@ -186,7 +197,8 @@ class Counts:
             records, or the id had come before with other bytes.
         counted: Deltas of a closed window that the service had counted.
         late: Deltas that came after their window's seal and count nowhere.
-        unknown: Deltas whose window is over and forgotten: treated as spent.
+        unknown: Deltas whose window is over and forgotten, or that were erased without an answer because their plan was
+            replaced and their window is over: treated as spent.
         refused: Deltas that were refused for good, by the reason's name.
         submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
             vector, or its noised sum, was sent, or was about to be.
@@ -230,18 +242,21 @@ class Status(Counts):
     """The counts of a client, and the state of its connection.
 
     Attributes:
-        queued: Deltas in the spool that have no definitive answer yet.
+        queued: Deltas in the spool that have no definitive answer yet, under the current plan.
+        held: Deltas, and with a secure sum or of a silo batches of records, that wait under earlier plans: they are
+            sent if the service goes back to their plan, and erased once their windows are over.
         connected: Whether the service has accepted a connection that still stands. With secure sums each round has one.
         last_error: Why the last connection or attempt ended, or what has stopped the client; None where nothing did.
         next_attempt_ms: When it connects again, by this device's clock in ms since 1970 UTC; None where it is connected
             or has nothing to send.
-        account: What this device has spent, and may still spend, by its own account: with secure sums and in local
-            mode. None under plans of mode ``central``, under which the service spends.
+        account: What this device has spent under all plans of its spool, and may still spend, by its own account: with
+            secure sums and in local mode. None under plans of mode ``central``, under which the service spends.
         round: How far this client has come in a round of a secure sum; None where it is in none.
         problems: What was wrong with some of the records that were added since this client started.
     """
 
     queued: int = 0
+    held: int = 0
     connected: bool = False
     last_error: str | None = None
     next_attempt_ms: int | None = None

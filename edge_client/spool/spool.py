@@ -24,6 +24,8 @@ from edge_client.spool.transaction import (
     DeviceBudget,
     SpoolState,
     SpoolTransaction,
+    budget_in,
+    tables_of,
     write_counts,
 )
 from edge_client.status import REPORTS
@@ -32,7 +34,9 @@ from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
-SPOOL_FORMAT: Final = 3  # the newest that this version reads
+SPOOL_FORMAT: Final = 4  # the newest that this version reads
+PLAN_HISTORY_FORMAT: Final = 4  # once a spool's plan has changed (edge_client.spool.plan_history)
+_BUDGET_FORMAT: Final = 3
 _WITHOUT_ROUNDS: Final = 1  # until the spool belongs to a plan whose device has a budget
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
@@ -149,17 +153,25 @@ def _identify(database: sqlite3.Connection, client_id: str | None, entropy: Entr
     return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
 
 
-def _upgrade(database: sqlite3.Connection) -> None:
-    """Takes a spool to the newest format, where it is not there yet; the caller holds a transaction.
+def upgrade(database: sqlite3.Connection, version: int) -> None:
+    """Takes a spool to a format of at least 3, where it is not there yet; the caller holds a transaction.
 
     Format 3 may hold rows of ``pending`` without records, for unusable ones, whose bytes older software would read.
+    Format 4 has the same tables, and others of earlier plans, whose spends older software would not count.
     """
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version >= SPOOL_FORMAT:
+    before = database.execute("PRAGMA user_version").fetchone()[0]
+    if before >= version:
         return
-    for statement in _ROUND_TABLES if version == _WITHOUT_ROUNDS else (_ROOM_COLUMN.format(table="pending"),):
-        database.execute(statement)
-    database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+    if before < _BUDGET_FORMAT:
+        for statement in _ROUND_TABLES if before == _WITHOUT_ROUNDS else (_ROOM_COLUMN.format(table="pending"),):
+            database.execute(statement)
+    database.execute(f"PRAGMA user_version = {version}")
+
+
+def write_signature(database: sqlite3.Connection, signature: bytes) -> None:
+    """Writes the signature of the spool's plan; the caller holds a transaction."""
+    database.execute(_SIGNATURE_TABLE)
+    database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
@@ -192,7 +204,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
 
 
 T = TypeVar("T")
-_HEADER_BYTES: Final = 64  # no delta's header is longer
+HEADER_BYTES: Final = 64  # no delta's header is longer
 _RESERVED: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
 
@@ -221,12 +233,12 @@ class Spool:
         try:
             with self._using(), self._transaction():
                 stream, self.client_id, next_sequence = _identify(self._database, client_id, entropy)
-                held = self._number(_RESERVED.format(table="deltas"))
+                reserved, held = self._reserved()
                 self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
         except BaseException:
             self._database.close()
             raise
-        self._state = SpoolState(stream, next_sequence, held, bytes_max)
+        self._state = SpoolState(stream, next_sequence, reserved, bytes_max, held=held)
 
     @property
     def stream(self) -> int:
@@ -246,7 +258,7 @@ class Spool:
     @property
     def signature(self) -> bytes | None:
         """The signature that the plan came with; None where it had none."""
-        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'plan_signature'"):
+        if "plan_signature" not in tables_of(self.rows):
             return None
         return next((data for (data,) in self.rows("SELECT bytes FROM plan_signature")), None)
 
@@ -268,28 +280,24 @@ class Spool:
             if client_id:
                 self._database.execute("UPDATE identity SET client_id = ?", (client_id,))
             if signature is not None:
-                self._write_signature(signature)
+                write_signature(self._database, signature)
         self.client_id = client_id or self.client_id
 
     def keep_signature(self, signature: bytes) -> None:
         """Keeps a signature of the plan that the spool is bound to, in place of an older one."""
         with self._using(), self._transaction():
-            self._write_signature(signature)
-
-    def _write_signature(self, signature: bytes) -> None:
-        self._database.execute(_SIGNATURE_TABLE)
-        self._database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
+            write_signature(self._database, signature)
 
     def keep_budget(self, plan: Plan, kind: type[BudgetTransaction]) -> DeviceBudget:
-        """What this device has spent under its plan, which its transactions of this kind charge from now on.
+        """What this device has spent, which its transactions of this kind charge from now on.
 
-        Takes the file to format 3, and counts what waits in it. To be called before the first commit.
+        Takes the file to format 3 at least, and counts what waits in it. To be called before the first commit.
 
         Raises:
             SpoolError: A spend cannot be read.
         """
-        self.change(lambda database, _: _upgrade(database))
-        budget = DeviceBudget(plan, self.rows("SELECT window, spend FROM rounds ORDER BY window"))
+        self.change(lambda database, _: upgrade(database, _BUDGET_FORMAT))
+        budget = budget_in(self.rows, plan)
         self._transaction_of = partial(kind, budget=budget)
         return budget
 
@@ -320,9 +328,20 @@ class Spool:
             with self._transaction():
                 result = work(self._database, counts)
                 write_counts(self._database, counts)
-                held = self._reserved_bytes() if recount else self._state.bytes
-            self._state.bytes = held
+                reserved, held = self._reserved() if recount else (self._state.bytes, self._state.held)
+            self._state.bytes, self._state.held = reserved, held
             self._tallies = self._tallies + counts
+        return result
+
+    def change_plan(self, work: Callable[[sqlite3.Connection, Counter[str]], T]) -> T:
+        """Makes one change of plan (:mod:`edge_client.spool.plan_history`); until :meth:`keep_budget` none is charged.
+
+        Raises:
+            SpoolError: The file cannot be written; nothing was changed.
+        """
+        result = self.change(work)
+        self._transaction_of = SpoolTransaction
+        self._state.memo = 0
         return result
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -336,7 +355,7 @@ class Spool:
 
     def streams(self) -> dict[int, int]:
         """The stream of each delta in the spool, by its number: of batches of reports, which have one each."""
-        rows = self.rows("SELECT sequence, substr(bytes, 1, ?) FROM deltas", _HEADER_BYTES)
+        rows = self.rows("SELECT sequence, substr(bytes, 1, ?) FROM deltas", HEADER_BYTES)
         return {number: read_header(head).id.stream for number, head in rows}
 
     def load(self, first: int, limit: int, bytes_max: int) -> tuple[StoredDelta, ...]:
@@ -392,8 +411,12 @@ class Spool:
             return not busy
         return False
 
-    def _reserved_bytes(self) -> int:
-        return self._number(_RESERVED.format(table="deltas")) + self._number(_RESERVED.format(table="pending"))
+    def _reserved(self) -> tuple[int, int]:
+        """Bytes that are reserved under the current plan, and under earlier ones."""
+        sizes = Counter({"deltas": 0, "pending": 0, "former_deltas": 0, "former_pending": 0})
+        for table in sizes.keys() & tables_of(self._database.execute):
+            sizes[table] = self._number(_RESERVED.format(table=table))
+        return sizes["deltas"] + sizes["pending"], sizes["former_deltas"] + sizes["former_pending"]
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

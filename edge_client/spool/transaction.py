@@ -37,12 +37,14 @@ from edge_client.status import (
     SUBMISSIONS_SPENT,
     submission_count_of,
 )
+from hushsum.canonical import real
 from hushsum.delta import DeltaId
 from hushsum.errors import BudgetError, ContributionError, HushsumError
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.events import TUMBLING, Spend
+from hushsum.privacy.relations import Cost
 from hushsum.privacy.spending import spend_of
 
 #: What is reserved for a delta (:class:`edge_client.spool.changes.Add`). It is stored beside the bytes, which do not
@@ -68,6 +70,7 @@ class SpoolState:
         bytes: Reserved for the deltas that it holds, none of which is larger than its share.
         bytes_max: That may be reserved.
         memo: Bytes reserved for memoised reports, for good, each as if its record were a new one.
+        held: Bytes reserved for what waits under earlier plans (:mod:`edge_client.spool.plan_history`).
     """
 
     stream: int
@@ -75,6 +78,7 @@ class SpoolState:
     bytes: int
     bytes_max: int
     memo: int = 0
+    held: int = 0
 
 
 class SpoolTransaction:
@@ -160,8 +164,9 @@ class SpoolTransaction:
     def _require_room(self, size: int, memoised: int = 0) -> None:
         state = self.state
         memo = state.memo + memoised
-        if state.bytes + size + memo > state.bytes_max:
+        if state.bytes + state.held + size + memo > state.bytes_max:
             held = f"{state.bytes} bytes are in use by unanswered deltas, this batch needs up to {size}"
+            held += f", {state.held} by deltas of earlier plans" if state.held else ""
             kept = f", {memo} by memoised reports, which are kept for the life of the plan" if memo else ""
             limit = f"the limit is {state.bytes_max} (spool_bytes_max)"
             raise SpoolFullError(f"spool: {held}{kept}, {limit}; this batch was not added")
@@ -198,26 +203,37 @@ class SpoolTransaction:
 
 
 class DeviceBudget:
-    """The device's own privacy budget: what it has spent under its plan, and may still spend.
+    """The device's own privacy budget: what it has spent under all plans that it has had, and may still spend.
 
     It is authoritative for the device: whatever a service says, what it does not pay for never
     leaves the device. It is read from the spool (``spends``, in the order in which they were written), and changes with
     it, in one transaction with what is spent.
 
+    All plans of a spool share one account, whatever population they name: a device cannot know whether populations are
+    disjoint, and its own records are the same. Its limits are the lowest total ε and the lowest total δ of the plans
+    under which it has spent, and of this plan: a later plan lowers them, and none raises them.
+
+    Args:
+        plan: The current one.
+        spends: Of all plans.
+        totals: (ε, δ) of earlier plans under which something was spent.
+
     Raises:
         SpoolError: A spend cannot be read.
     """
 
-    def __init__(self, plan: Plan, spends: Iterable[tuple[int, bytes]]) -> None:
-        kept = tuple(spends)
+    def __init__(self, plan: Plan, spends: Iterable[bytes], totals: Iterable[Cost] = ()) -> None:
         try:
-            read = [Spend.from_bytes(data) for _, data in kept]
+            read = [Spend.from_bytes(data) for data in spends]
         except HushsumError as error:
             raise SpoolError(f"spool: a spend in it cannot be read: {error}") from error
+        declared = [plan.limits.cost, *totals]
+        lowest = Cost(min(cost.epsilon for cost in declared), min(cost.delta for cost in declared))
+        limits = replace(plan.limits, epsilon=lowest.epsilon, delta=lowest.delta)
         # What was spent is counted, whatever the limits say now: the account refuses what is new alone.
-        self.account = Account(plan.limits).recorded(*read)
+        self.account = Account(limits).recorded(*read)
         self._plan = plan
-        self._windows = {window for window, _ in kept}
+        self._windows = {spend.window for spend in read if spend.plan_id == plan.hex_id}
 
     def is_charged(self, window: int) -> bool:
         return window in self._windows
@@ -230,6 +246,28 @@ class DeviceBudget:
         """Takes over an account in which these windows are charged, once that is durable."""
         self.account = account
         self._windows.update(windows)
+
+
+def tables_of(query: Query) -> set[str]:
+    """The names of the tables of a spool."""
+    return {str(name) for (name,) in query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def budget_in(query: Query, plan: Plan) -> DeviceBudget:
+    """What the device whose spool this is has spent, for a plan of it.
+
+    Raises:
+        SpoolError: A spend cannot be read.
+    """
+    spends = "SELECT spend FROM rounds ORDER BY window"
+    if "former_rounds" not in tables_of(query):
+        return DeviceBudget(plan, [data for (data,) in query(spends)])
+    earlier = [data for (data,) in query("SELECT spend FROM former_rounds ORDER BY rowid")]
+    totals = query(
+        "SELECT epsilon, delta FROM former_plans WHERE epsilon IS NOT NULL AND id IN (SELECT plan FROM former_rounds)"
+    )
+    read = [Cost(real(epsilon), real(delta)) for epsilon, delta in totals]
+    return DeviceBudget(plan, [*earlier, *(data for (data,) in query(spends))], read)
 
 
 class BudgetTransaction(SpoolTransaction):

@@ -64,3 +64,9 @@ class ReportSpool:
         result = self.result(records, window, labels)
         assert isinstance(result, tuple), result
         return result
+
+
+#: Reports of clients, each window of which costs 1 of a total of 3, as records of a client.
+CLIENT_REPORTS = report_plan(memoise=True, unit="client", records_per_client=3, epsilon=1, total_epsilon=3)
+#: Another plan of the same, whose population has another name.
+NEW_REPORTS = report_plan(unit="client", records_per_client=2, epsilon=1, total_epsilon=3, population="another")

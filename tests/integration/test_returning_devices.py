@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from aggregator.app import Service
+from aggregator.config import Config as AggregatorConfig
 from edge_client import (
     ClockWarning,
     Config,
@@ -25,9 +26,14 @@ from edge_client import (
     EventKind,
     FlushTimeoutError,
     NotCountedError,
+    PlanChangedError,
+    Policy,
     SpoolError,
 )
 from hushsum import Plan, Sketch
+from hushsum.signed_plan import SignedPlan, signature_file
+from hushsum.signing import SigningKey
+from tests.edge_client.clocks import until
 from tests.integration.test_local_devices import DeviceClock
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
@@ -37,6 +43,8 @@ MONTH = 30 * 24  # windows of an hour
 YEAR_MS = 365 * 24 * HOUR_MS
 DISK_BYTES = 256 * 1024
 PLAN = small_plan()
+PLANNER = SigningKey(b"planner".ljust(32, b"."))
+FOLLOWS = Policy(signed_by=PLANNER.verify_key, new_plan_after_s=0)
 SILO = small_plan(privacy={"mode": "local", "epsilon": 40, "total_epsilon": 100, "local": {"form": "silo"}})
 REPORTS = small_plan(privacy={"mode": "local", "epsilon": 4, "total_epsilon": 100, "local": {}})
 
@@ -48,6 +56,7 @@ class Device:
         self.clock = clock
         self.spool = spool
         self.events: list[Event] = []
+        self.policy: Policy | None = None
 
     def client(self, target: str, spool: Path | None = None) -> EdgeClient:
         return EdgeClient(
@@ -56,6 +65,7 @@ class Device:
             client_id="device",
             config=CONFIG,
             runtime=self.clock,
+            policy=self.policy,
             on_event=self.events.append,
         )
 
@@ -81,9 +91,9 @@ async def sealed(service: Service, plan: Plan, window: int) -> Sketch:
     return found.sketch
 
 
-def assert_holds(sketch: Sketch, *records: npt.ArrayLike) -> None:
+def assert_holds(sketch: Sketch, *records: npt.ArrayLike, plan: Plan = PLAN) -> None:
     """A sum is that of these records, each once."""
-    expected = Sketch(PLAN)
+    expected = Sketch(plan)
     for each in records:
         expected.add(np.reshape(each, (-1, 2)))
     assert np.array_equal(sketch.counters, expected.counters)
@@ -289,3 +299,80 @@ async def test_a_silo_from_a_copy_that_submits_a_window_again_is_told_that_it_sp
             status = client.status()
         assert (status.submissions_counted, status.submissions_lost) == (0, 1)
         assert device.kinds[EventKind.REFUSED] == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- a new plan
+
+
+def signed_config(folder: Path, plan: Plan) -> AggregatorConfig:
+    """Settings of a service whose plan a planner has signed."""
+    folder.mkdir()
+    config = config_of(folder, plan)
+    signature_file(folder / "plan.json").write_bytes(SignedPlan.sign(plan.bundle, PLANNER, "planner").to_bytes())
+    return config
+
+
+async def run_until_stopped(device: Device, target: str) -> None:
+    before = device.kinds[EventKind.STOPPED]
+    async with device.client(target):
+        await until(lambda: device.kinds[EventKind.STOPPED] > before, "the client has stopped")
+
+
+async def test_a_device_follows_its_service_to_a_new_plan_and_back_and_counts_each_record_once(
+    tmp_path: Path, device: Device
+) -> None:
+    device.policy = FOLLOWS
+    other = small_plan(sketch={"rows": 10})
+    old, new = signed_config(tmp_path / "old", PLAN), signed_config(tmp_path / "new", other)
+    async with service_of(old) as service, device.client(service.grpc) as client:
+        for number in range(70):
+            await client.add([number / 10, 1.0])
+        await client.flush(120)
+    async with device.client("127.0.0.1:1") as client:  # offline
+        await client.add([8.0, 8.0])
+    async with service_of(new) as service:
+        with pytest.raises(PlanChangedError):
+            await run_until_stopped(device, service.grpc)
+        async with device.client(service.grpc) as client:
+            assert client.plan == other
+            for number in range(70):  # the service meets the stream at a number above 64
+                await client.add([number / 10, 2.0])
+            await client.flush(120)
+            assert client.status().held == 1
+        assert_holds(await sealed(service, other, WINDOW), [[number / 10, 2.0] for number in range(70)], plan=other)
+    async with service_of(old) as service:
+        with pytest.raises(PlanChangedError):
+            await run_until_stopped(device, service.grpc)
+        async with device.client(service.grpc) as client:
+            assert client.plan == PLAN
+            await client.add([9.0, 9.0])
+            await client.flush(120)
+            status = client.status()
+        assert (status.acknowledged, status.held, status.queued) == (142, 0, 0)
+        first = [[number / 10, 1.0] for number in range(70)]
+        assert_holds(await sealed(service, PLAN, WINDOW), first, [8.0, 8.0], [9.0, 9.0])
+
+
+async def test_on_a_full_disk_a_device_keeps_the_plan_that_it_has_and_follows_once_there_is_room(
+    tmp_path: Path, small_disk: Path, device: Device, rng: np.random.Generator
+) -> None:
+    device.policy, device.spool = FOLLOWS, small_disk / "spool.db"
+    other = small_plan(sketch={"rows": 10})
+    old, new = signed_config(tmp_path / "old", PLAN), signed_config(tmp_path / "new", other)
+    async with service_of(old) as service, device.client(service.grpc) as client:
+        await client.flush(120)
+    async with device.client("127.0.0.1:1") as client:  # offline
+        for _ in range(20):
+            await client.add(rng.uniform(0, 10, (20, 2)))
+    async with service_of(new) as service:
+        with pytest.raises(PlanChangedError):
+            await run_until_stopped(device, service.grpc)
+        with suppress(OSError):
+            (small_disk / "other").write_bytes(bytes(DISK_BYTES))
+        with pytest.raises(PlanChangedError):
+            await run_until_stopped(device, service.grpc)
+        (refused,) = [event.detail for event in device.events if event.kind is EventKind.PLAN_REFUSED]
+        assert "full" in refused
+        (small_disk / "other").unlink()
+        async with device.client(service.grpc) as client:
+            assert (client.plan, client.status().held) == (other, 20)

@@ -172,10 +172,10 @@ def test_a_client_id_that_no_service_accepts_is_refused(path: Path, client_id: s
 def test_a_newer_spool_is_refused_and_left_alone(path: Path) -> None:
     opened(path).close()
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("PRAGMA user_version = 4")
+        database.execute("PRAGMA user_version = 5")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(SpoolError, match="format 4, this version knows up to 3"):
+    with pytest.raises(SpoolError, match="format 5, this version knows up to 4"):
         opened(path)
     assert path.read_bytes() == before
 

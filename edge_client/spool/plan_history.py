@@ -1,0 +1,352 @@
+"""The plans of a spool: one is current, and what the spool holds of the earlier ones stands beside it in the same file.
+
+A change of plan is one transaction. It moves all rows of the current plan to tables of earlier plans, with the plan's
+id, and brings back those of the new plan, which has some if the spool had it before. It erases nothing and spends
+nothing: the change back restores every row. So a kill at any point leaves the one plan or the other, whole.
+
+The spends of all plans stay for ever, and are one account (:class:`edge_client.spool.transaction.DeviceBudget`). What
+waits under an earlier plan is kept until its windows are over by this device's clock, for the service may go back to
+that plan; then it is erased, and reported. No word of a service erases it.
+"""
+
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from edge_client.errors import PolicyError, SpoolError
+from edge_client.policy import NEW_PLAN
+from edge_client.spool.changes import Query
+from edge_client.spool.spool import HEADER_BYTES, PLAN_HISTORY_FORMAT, Spool, upgrade, write_signature
+from edge_client.spool.transaction import OVER, TAKES_PART, UNPAID, budget_in, tables_of
+from edge_client.status import RECORDS_UNSPENT, SUBMISSIONS_LOST, WINDOWS_UNSPENT
+from hushsum.canonical import real_text
+from hushsum.delta import read_header
+from hushsum.errors import BudgetError, PlanError
+from hushsum.plan import Plan, plan_id_of
+from hushsum.privacy.guarantee import CENTRAL
+from hushsum_proto.answers import Status
+
+#: Earlier plans that a spool keeps something of. A service that changes its plan for ever must not fill a disk.
+PLANS_MAX: Final = 64
+# What belongs to one plan, where the spool has the table.
+_TABLES: Final = (
+    "deltas",
+    "contributions",
+    "pending",
+    "rounds",
+    "attempts",
+    "directory",
+    "memo",
+    "memo_windows",
+    "memo_kept",
+)
+_CHANGE_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS plan_change (only INTEGER PRIMARY KEY CHECK (only = 1), told INTEGER NOT NULL,"
+    " changed_ms INTEGER, previous BLOB)"
+)
+# The totals are those of the plan, where the device has a budget of its own.
+_PLANS_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS former_plans (id BLOB PRIMARY KEY, bytes BLOB NOT NULL, signature BLOB, epsilon TEXT,"
+    " delta TEXT)"
+)
+_ANY: Final = "SELECT 1 FROM former_{table} WHERE plan = ? LIMIT 1"
+_HELD: Final = "SELECT (SELECT count(*) FROM former_deltas) + (SELECT count(*) FROM former_pending)"
+# Windows of an earlier plan in which this client has taken part and not submitted, and rounds of unknown result:
+# windows of reports are rows there, too, under no name.
+_TOOK_PART: Final = f"plan = ? AND state IN ({TAKES_PART}, {UNPAID})"
+_UNREPORTED: Final = "plan = ? AND fate IS NULL AND length(round) > 0"
+
+
+@dataclass(frozen=True)
+class ErasedPlan:
+    """What was erased of an earlier plan, because its windows are over.
+
+    Attributes:
+        plan_id: Of the plan.
+        deltas: That had no answer: whether the service counted them is unknown.
+        records: That waited for a submission.
+        windows: In which this client took part, and for which it never submitted.
+        unreported: Submissions whose result is unknown.
+    """
+
+    plan_id: bytes
+    deltas: int
+    records: int
+    windows: int
+    unreported: int
+
+    def __str__(self) -> str:
+        counted = (
+            (self.deltas, "deltas without an answer"),
+            (self.records, "records that were not submitted"),
+            (self.windows, "windows without a submission"),
+            (self.unreported, "submissions without a result"),
+        )
+        what = ", ".join(f"{name}: {number}" for number, name in counted if number)
+        return f"the service does not collect plan {self.plan_id.hex()[:12]} any more, whose windows are over ({what})"
+
+
+class PlanHistory:
+    """The plans of a spool. Methods block.
+
+    A plan is changed before the spool's first commit; :meth:`note_other_plan`, :meth:`erase` and :attr:`held` may be
+    called at any time.
+
+    Raises:
+        SpoolError: The spool cannot be read or written; nothing was changed.
+    """
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the service has said that it collects another plan."""
+        return bool(self._noted("told"))
+
+    @property
+    def changed_ms(self) -> int | None:
+        """When a change was last tried, by this device's clock; None if none ever was."""
+        changed: int | None = self._noted("changed_ms")
+        return changed
+
+    @property
+    def held(self) -> int:
+        """Deltas, and batches that wait for a submission, under earlier plans."""
+        if "former_plans" not in tables_of(self._spool.rows):
+            return 0
+        ((held,),) = self._spool.rows(_HELD)
+        return int(held)
+
+    def note_other_plan(self, *, told: bool) -> None:
+        """Notes whether the service collects another plan."""
+        self._note("told", told)
+
+    def note_change(self, now_ms: int) -> None:
+        """Notes when a change was last tried."""
+        self._note("changed_ms", now_ms)
+
+    def take_up(self, plan: Plan, signature: bytes | None, now_ms: int) -> None:
+        """Makes a plan the current one. :meth:`confirm` follows once it has opened, else :meth:`undo`.
+
+        Raises:
+            PolicyError: The device's account does not allow it, or the spool has had too many plans.
+        """
+
+        def change(database: sqlite3.Connection, _: Counter[str]) -> None:
+            upgrade(database, PLAN_HISTORY_FORMAT)
+            previous, is_known = _swap(database, plan.id, plan.bundle, signature)
+            (plans,) = database.execute("SELECT count(*) FROM former_plans").fetchone()
+            if plans > PLANS_MAX:
+                raise PolicyError(NEW_PLAN, "one more than those", f"{PLANS_MAX} earlier plans in a spool")
+            _require_budget(database, plan, now_ms, is_known=is_known)
+            _write_note(database, "previous", previous)
+            _write_note(database, "changed_ms", now_ms)
+
+        self._spool.change_plan(change)
+
+    def confirm(self) -> bool:
+        """The current plan has opened: it stays. Returns whether it was new."""
+
+        def change(database: sqlite3.Connection, _: Counter[str]) -> None:
+            _write_note(database, "previous", None)
+            _write_note(database, "told", value=False)
+            _forget_empty_plans(database)
+
+        if self._noted("previous") is None:
+            return False
+        self._spool.change(change)
+        return True
+
+    def undo(self) -> bool:
+        """Goes back to the plan before, if the current one was not confirmed; nothing was added under it.
+
+        Returns:
+            Whether there was anything to undo.
+        """
+        previous: bytes | None = self._noted("previous")
+        if previous is None:
+            return False
+
+        def change(database: sqlite3.Connection, _: Counter[str]) -> None:
+            query = "SELECT bytes, signature FROM former_plans WHERE id = ?"
+            bundle, signature = database.execute(query, (previous,)).fetchone()
+            _swap(database, previous, bundle, signature)
+            _write_note(database, "previous", None)
+            _forget_empty_plans(database)
+
+        self._spool.change_plan(change)
+        return True
+
+    def erase(self, now_ms: int) -> tuple[list[ErasedPlan], int | None]:
+        """Erases what waits under earlier plans, of windows that are over by this device's clock.
+
+        Args:
+            now_ms: That clock, ms since 1970 UTC.
+
+        Returns:
+            What was erased; and when more is due, None where nothing is left.
+        """
+        erased: list[ErasedPlan] = []
+        due_ms: list[int] = []
+        for plan_id in self._earlier_plans():
+            waiting = self._windows(plan_id)
+            if not waiting:
+                continue
+            schedule = self._plan(plan_id).window
+            oldest = schedule.index_at(now_ms - schedule.lateness_ms)
+            if waiting[0] < oldest:
+                erased.append(self._spool.change(partial(_erase, plan_id, oldest)))
+            due_ms += [schedule.end_ms(window) + schedule.lateness_ms for window in waiting if window >= oldest][:1]
+        if erased:
+            self._spool.erase_answered()
+        return erased, min(due_ms, default=None)
+
+    def _windows(self, plan_id: bytes) -> list[int]:
+        """Windows of an earlier plan of which something waits, ascending."""
+        heads = self._spool.rows("SELECT substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", HEADER_BYTES, plan_id)
+        windows = {read_header(head).window for (head,) in heads}
+        for query in (
+            "SELECT window FROM former_pending WHERE plan = ?",
+            f"SELECT window FROM former_attempts WHERE {_TOOK_PART}",  # noqa: S608  a constant of this module
+            f"SELECT window FROM former_rounds WHERE {_UNREPORTED}",  # noqa: S608  a constant of this module
+        ):
+            windows.update(window for (window,) in self._spool.rows(query, plan_id))
+        return sorted(windows)
+
+    def _earlier_plans(self) -> list[bytes]:
+        if "former_plans" not in tables_of(self._spool.rows):
+            return []
+        return [plan_id for (plan_id,) in self._spool.rows("SELECT id FROM former_plans")]
+
+    def _plan(self, plan_id: bytes) -> Plan:
+        ((bundle,),) = self._spool.rows("SELECT bytes FROM former_plans WHERE id = ?", plan_id)
+        try:
+            return Plan.from_bytes(bundle)
+        except PlanError as error:
+            raise SpoolError(f"spool: it holds plan {plan_id.hex()[:12]}, which cannot be read: {error}") from error
+
+    def _noted(self, column: str) -> Any:
+        if "plan_change" not in tables_of(self._spool.rows):
+            return None
+        rows = self._spool.rows(f"SELECT {column} FROM plan_change")  # noqa: S608  a name of this module
+        return rows[0][0] if rows else None
+
+    def _note(self, column: str, value: object) -> None:
+        self._spool.change(lambda database, _: _write_note(database, column, value), recount=False)
+
+
+def _query(database: sqlite3.Connection) -> Query:
+    return lambda query, *values: database.execute(query, values)
+
+
+def _write_note(database: sqlite3.Connection, column: str, value: object) -> None:
+    database.execute(_CHANGE_TABLE)
+    database.execute("INSERT OR IGNORE INTO plan_change (only, told) VALUES (1, 0)")
+    database.execute(f"UPDATE plan_change SET {column} = ?", (value,))  # noqa: S608  a name of this module
+
+
+def _swap(database: sqlite3.Connection, id: bytes, bundle: bytes, signature: bytes | None) -> tuple[bytes, bool]:
+    """Moves the rows of the current plan away and those of another back; the caller holds a transaction.
+
+    Returns:
+        The id of the plan that was current; and whether the spool had the other one before.
+    """
+    (data,) = database.execute("SELECT bytes FROM plan").fetchone()
+    plan, previous = Plan.from_bytes(data), plan_id_of(data)
+    limits = None if plan.privacy.mode == CENTRAL else plan.limits
+    tables = tables_of(_query(database))
+    signed = database.execute("SELECT bytes FROM plan_signature").fetchone() if "plan_signature" in tables else None
+    database.execute(_PLANS_TABLE)
+    database.execute(
+        "INSERT INTO former_plans (id, bytes, signature, epsilon, delta) VALUES (?, ?, ?, ?, ?)",
+        (
+            previous,
+            data,
+            None if signed is None else signed[0],
+            None if limits is None else real_text(limits.epsilon),
+            None if limits is None else real_text(limits.delta),
+        ),
+    )
+    for table in _TABLES:
+        if table in tables:
+            _move(database, table, previous, id)
+    database.execute("UPDATE plan SET bytes = ?", (bundle,))
+    if signed is not None:
+        database.execute("DELETE FROM plan_signature")
+    if signature is not None:
+        write_signature(database, signature)
+    is_known = database.execute("DELETE FROM former_plans WHERE id = ?", (id,)).rowcount == 1
+    return previous, is_known
+
+
+def _move(database: sqlite3.Connection, table: str, previous: bytes, id: bytes) -> None:
+    # Its names are the spool's own. The table of earlier plans has the same columns, and the plan's id.
+    columns = ", ".join(column for _, column, *_ in database.execute(f"PRAGMA table_info({table})"))
+    for statement, values in (
+        ("CREATE TABLE IF NOT EXISTS former_{table} AS SELECT x'' AS plan, {columns} FROM {table} LIMIT 0", ()),
+        ("INSERT INTO former_{table} (plan, {columns}) SELECT ?, {columns} FROM {table}", (previous,)),
+        ("DELETE FROM {table}", ()),
+        ("INSERT INTO {table} ({columns}) SELECT {columns} FROM former_{table} WHERE plan = ?", (id,)),
+        ("DELETE FROM former_{table} WHERE plan = ?", (id,)),
+    ):
+        database.execute(statement.format(table=table, columns=columns), values)
+
+
+def _forget_empty_plans(database: sqlite3.Connection) -> None:
+    """Forgets earlier plans of which the spool holds nothing, no spend either."""
+    queries = [_ANY.format(table=table) for table in _TABLES if f"former_{table}" in tables_of(_query(database))]
+    for plan_id in database.execute("SELECT id FROM former_plans").fetchall():
+        if not any(database.execute(query, plan_id).fetchone() for query in queries):
+            database.execute("DELETE FROM former_plans WHERE id = ?", plan_id)
+
+
+def _require_budget(database: sqlite3.Connection, plan: Plan, now_ms: int, *, is_known: bool) -> None:
+    """Refuses a plan that the spends of earlier ones do not allow; the caller holds a transaction.
+
+    Raises:
+        PolicyError: They are of another unit or relation; or, of a plan that the spool has not had, no window of it can
+            be paid for.
+    """
+    if plan.privacy.mode == CENTRAL:
+        return
+    budget = budget_in(_query(database), plan)
+    spend = budget.spend_of(plan.window.index_at(now_ms))
+    for spent in budget.account.spends:
+        if (spent.unit, spent.relation) != (spend.unit, spend.relation):
+            asked = f"unit {spend.unit!r} under {spend.relation}"
+            allowed = f"unit {spent.unit!r} under {spent.relation}, in which this device has spent"
+            raise PolicyError(NEW_PLAN, asked, allowed)
+    if is_known:
+        return  # what waits under it may be paid for already
+    try:
+        budget.account.charge(spend)
+    except BudgetError as error:
+        allowed = "plans that the account of this device, which all its plans share, can pay for"
+        raise PolicyError(NEW_PLAN, f"a cost that it cannot ({error})", allowed) from error
+
+
+def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str]) -> ErasedPlan:
+    """Erases what waits of windows before ``oldest``, and counts it; the caller holds a transaction."""
+    over = (plan_id, oldest)
+    heads = database.execute(
+        "SELECT rowid, substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", (HEADER_BYTES, plan_id)
+    )
+    deltas = [(row,) for row, head in heads.fetchall() if read_header(head).window < oldest]
+    database.executemany("DELETE FROM former_deltas WHERE rowid = ?", deltas)
+    # What waited for a submission that was made is in it.
+    ((records,),) = database.execute(
+        "SELECT coalesce(sum(records), 0) FROM former_pending LEFT JOIN former_rounds USING (plan, window)"
+        " WHERE plan = ? AND window < ? AND (upto IS NULL OR number > upto)",
+        over,
+    )
+    database.execute("DELETE FROM former_pending WHERE plan = ? AND window < ?", over)
+    query = f"UPDATE former_attempts SET state = {OVER} WHERE {_TOOK_PART} AND window < ?"  # noqa: S608  constants of this module
+    windows = database.execute(query, over).rowcount
+    query = f"UPDATE former_rounds SET fate = ? WHERE {_UNREPORTED} AND window < ?"  # noqa: S608  constants of this module
+    unreported = database.execute(query, (Status.UNKNOWN.value, *over)).rowcount
+    counts[Status.UNKNOWN.value] += len(deltas)
+    counts.update({RECORDS_UNSPENT: records, WINDOWS_UNSPENT: windows, SUBMISSIONS_LOST: unreported})
+    return ErasedPlan(plan_id, len(deltas), records, windows, unreported)
