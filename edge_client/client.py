@@ -5,7 +5,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +32,7 @@ from edge_client.spool.spool import Spool
 from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, Counts, Event, EventKind, OnEvent, Status, Unreported
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import ClippedRecordsWarning, HushsumError, HushsumWarning
+from hushsum.errors import ClippedRecordsWarning, HushsumError, HushsumWarning, RecordError
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signing import SigningKey
@@ -255,7 +255,8 @@ class EdgeClient:
                 back to the event loop, their memory may be reused. A record that cannot be used (NaN, infinity, an
                 empty set, an unknown label) is left out alone, with a :class:`DroppedRecordsWarning`. Under a plan of
                 reports it sends one that is uniformly random, which counts towards a bound of records: its absence
-                would show.
+                would show. Of an async iterable each item is added as if it were given alone, and is durable before the
+                next one is asked for; an error names the item in a note and leaves the iterable after it.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
             labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
                 also the name of a column.
@@ -275,11 +276,30 @@ class EdgeClient:
             ClientStateError: The client is not running, or was closed meanwhile; nothing was taken.
             SessionRefusedError: The service has ended the session for good.
         """
+        if not isinstance(records, AsyncIterable):
+            await self._add(records, time, labels, columns=columns, by_position=by_position)
+            return
+        if labels is not None and not isinstance(labels, str):
+            raise RecordError("labels: got several for an async iterable, expected the name of a column, or one label")
+        added = 0
+        try:
+            self._working()
+            async for item in records:
+                await self._add(item, time, labels, columns=columns, by_position=by_position)
+                added += 1
+                self._working()  # before the next item is asked for
+        except Exception as error:
+            error.add_note(f"item {added} of the async iterable, counted from 0: all before it were added")
+            raise
+
+    async def _add(
+        self, records: Any, time: int | datetime | None, labels: object, *, columns: Columns | None, by_position: bool
+    ) -> None:
         addition = await self.encode(records, time, labels, columns=columns, by_position=by_position)
         for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning, stacklevel=3)
         for warning in await self.store(addition):
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning, stacklevel=3)
 
     async def encode(
         self,
@@ -292,6 +312,8 @@ class EdgeClient:
     ) -> Add:
         """The first half of :meth:`add`: hashes records, and stores nothing."""
         mode = self._working()
+        if isinstance(records, AsyncIterable):
+            raise RecordError("records: got an async iterable, expected its items: edge_client.EdgeClient.add takes it")
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         given = labels if labels is None or isinstance(labels, str) else label_list(labels)
         read: Callable[[], RecordTable]
