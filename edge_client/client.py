@@ -181,7 +181,8 @@ class EdgeClient:
         if not wait:
             return []
         driver.raise_unreported()
-        uncounted = self._unreported.take(mode.take_uncounted())
+        self._unreported.add_windows(mode.take_uncounted())
+        uncounted = self._unreported.take()
         return [] if uncounted is None else [NotCountedWarning(str(uncounted))]
 
     @property
@@ -356,6 +357,7 @@ class EdgeClient:
         Raises:
             NotCountedError: Since the last flush that raised this, deltas came late, were refused for good or are of a
                 forgotten window; or, with a secure sum or of a silo, windows are in no sum. It says how many, and why.
+                Of several flushes at once each raises it.
             FlushTimeoutError: Not within the time; nothing is given up.
             ClientStateError: The client is not running, or was closed while this waited; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
@@ -363,10 +365,13 @@ class EdgeClient:
         mode = self._started()
         if not self._running:
             raise _not_running()
-        await mode.flush(timeout_s)
-        uncounted = self._unreported.take(mode.take_uncounted())
-        if uncounted is not None:
-            raise uncounted
+        self._unreported.add_windows(mode.take_uncounted())
+        with self._unreported.flush() as told:
+            await mode.flush(timeout_s)
+            self._unreported.add_windows(mode.take_uncounted())
+            self._unreported.take()  # other flushes that run have it, too
+        if told.error is not None:
+            raise told.error
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -486,7 +491,7 @@ class EdgeClient:
         mode.on_answer(answer)
         # What becomes of a silo's submission, its window tells.
         if answer.status is AnswerStatus.REFUSED or not mode.plan.privacy.is_silo:
-            self._unreported.add(answer)
+            self._unreported.add_answer(answer)
         self._emit(Event.of_answer(answer))
 
     def _emit(self, event: Event) -> None:

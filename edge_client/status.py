@@ -1,7 +1,8 @@
 """What a client tells: its status, where every record and delta is in one of the counts, and its events."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
@@ -90,43 +91,89 @@ class RoundProgress(NamedTuple):
     step: "ClientStep"
 
 
+_WINDOWS_MAX: Final = 64  # windows that may be open at a time
+
+
+@dataclass(eq=False)
+class NotCounted:
+    """What counts nowhere, and is to be raised: refusals by reason with one detail each, answers, windows, erasures."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    details: dict[str, str] = field(default_factory=dict)
+    answers: Counter[AnswerStatus] = field(default_factory=Counter)
+    windows: dict[int, str] = field(default_factory=dict)
+    erased: list[str] = field(default_factory=list)
+
+    def add(self, other: "NotCounted") -> None:
+        self.refused += other.refused
+        self.details = {**other.details, **self.details}
+        self.answers += other.answers
+        self.windows = {**other.windows, **self.windows}
+        for window in sorted(self.windows)[:-_WINDOWS_MAX]:
+            del self.windows[window]
+        self.erased += other.erased
+
+    @property
+    def error(self) -> NotCountedError | None:
+        """None where there is nothing."""
+        if not (self.refused or self.answers or self.windows or self.erased):
+            return None
+        return NotCountedError(
+            late=self.answers[AnswerStatus.LATE],
+            unknown=self.answers[AnswerStatus.UNKNOWN],
+            refused=self.refused,
+            details={name: self.details[name] for name in self.refused},
+            windows=self.windows,
+            erased=self.erased,
+        )
+
+
 class Unreported:
-    """Deltas that count nowhere, and that no flush has raised yet."""
+    """What counts nowhere, and that no flush has raised yet. Of several flushes at once each is told.
+
+    A flush that ends without raising it (it took too long, or was cancelled) leaves all of it to the next.
+    """
 
     def __init__(self) -> None:
-        self._refused: Counter[str] = Counter()
-        self._details: dict[str, str] = {}
-        self._others: Counter[AnswerStatus] = Counter()
-        self._erased: list[str] = []
+        self._rest = NotCounted()
+        self._of_flushes: list[NotCounted] = []
+
+    def add_answer(self, answer: Answer) -> None:
+        """Adds a definitive answer, if its delta does not count."""
+        if answer.status in (AnswerStatus.LATE, AnswerStatus.UNKNOWN):
+            self._add(NotCounted(answers=Counter([answer.status])))
+        if answer.status is AnswerStatus.REFUSED and answer.refusal is not None:
+            name = reason_name(answer.refusal.reason)
+            self._add(NotCounted(refused=Counter([name]), details={name: explain(answer.refusal)}))
+
+    def add_windows(self, windows: Mapping[int, str]) -> None:
+        """Adds windows that are in no sum, with the reasons."""
+        if windows:
+            self._add(NotCounted(windows=dict(windows)))
 
     def add_erased(self, what: str) -> None:
         """Adds what was erased of an earlier plan, a sentence without its full stop."""
-        self._erased.append(what)
+        self._add(NotCounted(erased=[what]))
 
-    def add(self, answer: Answer) -> None:
-        """Adds a definitive answer, if its delta does not count."""
-        if answer.status in (AnswerStatus.LATE, AnswerStatus.UNKNOWN):
-            self._others[answer.status] += 1
-        if answer.status is AnswerStatus.REFUSED and answer.refusal is not None:
-            name = reason_name(answer.refusal.reason)
-            self._refused[name] += 1
-            self._details.setdefault(name, explain(answer.refusal))
+    @contextmanager
+    def flush(self) -> Iterator[NotCounted]:
+        """While a flush runs: what it raises, which is all that is unreported, and all that is added meanwhile."""
+        told = NotCounted()
+        told.add(self._rest)
+        self._of_flushes.append(told)
+        try:
+            yield told
+        finally:
+            self._of_flushes.remove(told)
 
-    def take(self, windows: Mapping[int, str] | None = None) -> NotCountedError | None:
-        """The error of what there is, with these windows that are in no sum, and nothing is left; None without any."""
-        refused, self._refused = self._refused, Counter()
-        others, self._others = self._others, Counter()
-        erased, self._erased = self._erased, []
-        if not (refused or others or windows or erased):
-            return None
-        return NotCountedError(
-            late=others[AnswerStatus.LATE],
-            unknown=others[AnswerStatus.UNKNOWN],
-            refused=refused,
-            details={name: self._details[name] for name in refused},
-            windows=windows,
-            erased=erased,
-        )
+    def take(self) -> NotCountedError | None:
+        """The error of what is unreported; nothing is left but for the flushes that run. None without any."""
+        taken, self._rest = self._rest, NotCounted()
+        return taken.error
+
+    def _add(self, more: NotCounted) -> None:
+        for each in (self._rest, *self._of_flushes):
+            each.add(more)
 
 
 RECORDS: Final = "records"

@@ -14,6 +14,7 @@ from edge_client import (
     EdgeClient,
     Event,
     EventKind,
+    FlushTimeoutError,
     NotCountedError,
     PlanChangedError,
     SpoolFullError,
@@ -182,6 +183,43 @@ async def test_another_plan_stops_the_client_with_an_event_and_keeps_what_it_has
     async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK) as client:
         await client.flush(30)
     assert service.records == 1
+
+
+async def test_each_of_several_flushes_at_once_raises_what_is_not_counted_and_a_later_one_does_not(
+    service: MemoryService, tmp_path: Path
+) -> None:
+    async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK) as client:
+        service.go_away()
+        await client.add([1.0, 2.0])
+        flushes = [asyncio.create_task(client.flush(30)) for _ in range(3)]
+        short = asyncio.create_task(client.flush(0.05))
+        with pytest.raises(FlushTimeoutError):
+            await short
+        service.late()
+        service.come_back()
+        errors = await asyncio.gather(*flushes, return_exceptions=True)
+        assert [error.late for error in errors if isinstance(error, NotCountedError)] == [1, 1, 1]
+        await client.flush(30)
+
+
+async def test_a_flush_that_takes_too_long_leaves_what_is_not_counted_to_the_next(
+    service: MemoryService, tmp_path: Path
+) -> None:
+    heard = Heard()
+    async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK, on_event=heard.append) as client:
+        service.late()
+        await client.add([1.0, 2.0])
+        await until(lambda: EventKind.LATE in heard.kinds, "it is late")
+        service.go_away()
+        await client.add([1.0, 2.0])
+        with pytest.raises(FlushTimeoutError):
+            await client.flush(0.05)
+        service.accept()
+        service.come_back()
+        with pytest.raises(NotCountedError) as raised:
+            await client.flush(30)
+        assert raised.value.late == 1
+        await client.flush(30)
 
 
 async def test_a_mistake_in_on_event_is_logged_and_ends_nothing(
