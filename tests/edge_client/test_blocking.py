@@ -126,6 +126,7 @@ def test_a_close_ends_calls_that_are_under_way_in_other_threads(
             time.sleep(0.001)
         client.close()
         for each in working:
+            each.is_over.set()
             each.join(30)
         assert not any(each.is_alive() for each in working)
     for other in kept:
@@ -133,17 +134,18 @@ def test_a_close_ends_calls_that_are_under_way_in_other_threads(
 
 
 class Endless(threading.Thread):
-    """Calls until that raises that the client is closed."""
+    """Calls until that raises that the client is closed, or the test is over."""
 
     def __init__(self, call: Callable[[EdgeClient], object], client: EdgeClient) -> None:
         super().__init__(daemon=True)
         self.calls = 0
+        self.is_over = threading.Event()
         self._call, self._client = call, client
         self.start()
 
     def run(self) -> None:
         with suppress(ClientStateError):
-            while True:
+            while not self.is_over.is_set():  # the status of a closed client can be read for ever
                 self._call(self._client)
                 self.calls += 1
 
