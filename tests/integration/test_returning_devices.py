@@ -1,15 +1,20 @@
 """Devices that come back late, with a wrong clock, a full disk or an old copy of their spool, and the real service.
 
-Nothing counts twice, and what counts nowhere is an event, a number of the status and an error of the next flush.
+The service runs in this process, where a test sets its clock; in long tests in a process of its own, which is killed
+before it is asked for its sum. Nothing counts twice, and what counts nowhere is an event, a number of the status and an
+error of the next flush.
 """
 
+import asyncio
 import shutil
+import signal
 import sqlite3
 import subprocess
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +23,7 @@ import pytest
 
 from aggregator.app import Service
 from aggregator.config import Config as AggregatorConfig
+from aggregator.store.store import read_sealed
 from edge_client import (
     ClockWarning,
     Config,
@@ -30,10 +36,12 @@ from edge_client import (
     Policy,
     SpoolError,
 )
+from edge_client.runtime import wall_clock_ms
 from hushsum import Plan, Sketch
 from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum.signing import SigningKey
 from tests.edge_client.clocks import until
+from tests.integration.test_edge_client import Aggregator, aggregator_of
 from tests.integration.test_local_devices import DeviceClock
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
@@ -74,9 +82,48 @@ class Device:
         return Counter(event.kind for event in self.events)
 
 
+@dataclass(frozen=True)
+class Collecting:
+    """A service that runs: where it listens, and a call that seals the window of this moment and gives its sum."""
+
+    target: str
+    sealed: Callable[[], Awaitable[Sketch]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the services of a test run: in its process, where the clock stands still, or in one of their own."""
+
+    folder: Path
+    is_here: bool
+    now_ms: int
+
+    @property
+    def window(self) -> int:
+        return PLAN.window.index_at(self.now_ms)
+
+    @asynccontextmanager
+    async def collecting(self, plan: Plan) -> AsyncIterator[Collecting]:
+        if self.is_here:
+            async with service_of(config_of(self.folder, plan)) as service:
+                yield Collecting(service.grpc, lambda: sealed(service, plan, self.window))
+        else:
+            async with aggregator_of(self.folder, plan) as process:
+                yield Collecting(process.target, lambda: sealed_in(process, self.window))
+
+
+@pytest.fixture(params=["here", pytest.param("process", marks=[pytest.mark.long, pytest.mark.slow])])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    is_here = request.param == "here"
+    return Place(tmp_path, is_here, NOW_MS if is_here else wall_clock_ms())
+
+
 @pytest.fixture
-async def device(tmp_path: Path) -> AsyncIterator[Device]:
+async def device(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Device]:
     clock = DeviceClock()
+    if "place" in request.fixturenames:
+        place: Place = request.getfixturevalue("place")
+        clock.set_ms = place.now_ms
     yield Device(clock, tmp_path / "spool.db")
     clock.close()
 
@@ -89,6 +136,19 @@ async def sealed(service: Service, plan: Plan, window: int) -> Sketch:
     found = await service.store.sealed_window(plan, window)
     assert found is not None
     return found.sketch
+
+
+async def sealed_in(process: Aggregator, window: int) -> Sketch:
+    """The same of a service in a process of its own, which is killed and started again in between."""
+    await process.end(signal.SIGKILL)
+    await process.start()
+    async with RawClient(process.target) as operator:
+        await operator.hello(wait=True)
+        while await operator.seal() != window:
+            await operator.release()
+    found = read_sealed(process.data / "store.db", process.plan, window)
+    assert found is not None
+    return Sketch.of_counters(process.plan, found.counters, found.counts)
 
 
 def assert_holds(sketch: Sketch, *records: npt.ArrayLike, plan: Plan = PLAN) -> None:
@@ -153,57 +213,88 @@ async def test_a_silo_that_comes_back_after_a_month_reports_the_window_that_it_n
         assert [event.window for event in device.events if event.kind is EventKind.NOT_COUNTED] == [WINDOW]
 
 
+@pytest.mark.long
+@pytest.mark.slow
+async def test_a_device_that_comes_back_to_a_process_many_windows_later_counts_nothing_twice(
+    tmp_path: Path, device: Device
+) -> None:
+    plan = small_plan(window={"length": "5s", "lateness": "2m"})
+    async with aggregator_of(tmp_path, plan) as process:
+        device.clock.set_ms = wall_clock_ms()
+        window = plan.window.index_at(device.clock.set_ms)
+        async with device.client(process.target) as client:
+            await client.flush(120)
+        async with device.client("127.0.0.1:1") as client:  # offline
+            await client.add([[1.0, 2.0], [3.0, 4.0]])
+            await client.add([5.0, 6.0])
+        answered, _ = deltas_in(device.spool)
+        async with RawClient(process.target, "device") as wire:  # it came, and its answer never did
+            await wire.submit_one(plan.id, answered)
+        assert_holds(await sealed_in(process, window), [[1.0, 2.0], [3.0, 4.0]])
+        async with RawClient(process.target) as operator:
+            await operator.release()
+        await asyncio.sleep(max(0, plan.window.start_ms(window + 3) - wall_clock_ms()) / 1000)
+        now_ms = device.clock.set_ms = wall_clock_ms()
+        async with device.client(process.target) as client:
+            await client.add([7.0, 8.0])
+            with pytest.raises(NotCountedError, match="not counted: 2 deltas of an ended window"):
+                await client.flush(120)
+            status = client.status()
+        assert (status.acknowledged, status.unknown, status.late, status.queued) == (1, 2, 0, 0)
+        assert_holds(await sealed_in(process, plan.window.index_at(now_ms)), [7.0, 8.0])
+
+
 # ----------------------------------------------------------------------------------------------- a clock that is wrong
 
 
 @pytest.mark.parametrize(("off_ms", "reason"), [(YEAR_MS, "window_in_future"), (-YEAR_MS, "window_in_past")])
 async def test_a_clock_that_is_a_year_off_is_warned_of_and_counts_nothing_until_it_is_right(
-    tmp_path: Path, device: Device, off_ms: int, reason: str
+    place: Place, device: Device, off_ms: int, reason: str
 ) -> None:
-    async with service_of(config_of(tmp_path, PLAN)) as service:
-        device.clock.set_ms = NOW_MS + off_ms
-        async with device.client(service.grpc) as client:
+    async with place.collecting(PLAN) as service:
+        device.clock.set_ms = place.now_ms + off_ms
+        async with device.client(service.target) as client:
             await client.add([1.0, 2.0])
             with (
-                pytest.warns(ClockWarning, match=r"clock is 31536000 s (ahead of|behind) the service's"),
+                pytest.warns(ClockWarning, match=r"clock is 3153[56]\d\d\d s (ahead of|behind) the service's"),
                 pytest.raises(NotCountedError, match=reason),
             ):
                 await client.flush(120)
-            await client.add([3.0, 4.0], time=NOW_MS)  # its own time is right
+            await client.add([3.0, 4.0], time=place.now_ms)  # its own time is right
             await client.flush(120)
-            device.clock.set_ms = NOW_MS
+            device.clock.set_ms = place.now_ms
             await client.add([5.0, 6.0])
             await client.flush(120)
             status = client.status()
         assert status.acknowledged == 2
         assert status.refused == {reason: 1}
         assert device.kinds[EventKind.CLOCK_OFF] == 1
-        assert_holds(await sealed(service, PLAN, WINDOW), [3.0, 4.0], [5.0, 6.0])
+        assert_holds(await service.sealed(), [3.0, 4.0], [5.0, 6.0])
 
 
 @pytest.mark.parametrize("plan", [SILO, REPORTS], ids=["silo", "reports"])
 @pytest.mark.parametrize("off_ms", [YEAR_MS, -YEAR_MS], ids=["ahead", "behind"])
 async def test_a_device_that_spends_its_own_budget_goes_on_once_its_clock_is_right(
-    tmp_path: Path, device: Device, plan: Plan, off_ms: int
+    place: Place, device: Device, plan: Plan, off_ms: int
 ) -> None:
-    async with service_of(config_of(tmp_path, plan)) as service:
-        device.clock.set_ms = NOW_MS + off_ms
+    async with place.collecting(plan) as service:
+        device.clock.set_ms = place.now_ms + off_ms
         with warnings.catch_warnings(action="ignore", category=ClockWarning):
-            async with device.client(service.grpc) as client:
+            async with device.client(service.target) as client:
                 await client.add([1.0, 2.0])
                 with pytest.raises(NotCountedError):
                     await client.flush(120)
-        device.clock.set_ms = NOW_MS
-        async with device.client(service.grpc) as client:
+        device.clock.set_ms = place.now_ms
+        async with device.client(service.target) as client:
             await client.add([3.0, 4.0])
             await client.flush(120)
             status = client.status()
         assert status.account is not None
         assert sorted(spend.window or 0 for spend in status.account.spends) == sorted(
-            [WINDOW, PLAN.window.index_at(NOW_MS + off_ms)]
+            [place.window, PLAN.window.index_at(place.now_ms + off_ms)]
         )
         assert status.acknowledged == 1
-        sketch = await sealed(service, plan, WINDOW)
+        sketch = await service.sealed()
         assert sketch.counters.any()
 
 
@@ -225,7 +316,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_on_a_full_disk_records_are_refused_whole_and_those_before_them_count_once(
-    tmp_path: Path, small_disk: Path, device: Device, rng: np.random.Generator
+    place: Place, small_disk: Path, device: Device, rng: np.random.Generator
 ) -> None:
     kept: list[npt.NDArray[np.float64]] = []
 
@@ -236,8 +327,8 @@ async def test_on_a_full_disk_records_are_refused_whole_and_those_before_them_co
             kept.append(batch)
 
     device.spool = small_disk / "spool.db"
-    async with service_of(config_of(tmp_path, PLAN)) as service:
-        async with device.client(service.grpc) as client:
+    async with place.collecting(PLAN) as service:
+        async with device.client(service.target) as client:
             await client.flush(120)
         (small_disk / "other").write_bytes(bytes(DISK_BYTES // 2))  # of another program
         async with device.client("127.0.0.1:1") as client:  # offline: nothing is answered, so nothing is removed
@@ -245,7 +336,7 @@ async def test_on_a_full_disk_records_are_refused_whole_and_those_before_them_co
                 await fill(client)
             assert client.status().records == 20 * len(kept) > 0
         assert device.kinds[EventKind.SPOOL_FULL] == 1
-        async with device.client(service.grpc) as client:  # still full: answers may not be durable yet, and wait
+        async with device.client(service.target) as client:  # still full: answers may not be durable yet, and wait
             with suppress(FlushTimeoutError):
                 await client.flush(2)
             (small_disk / "other").unlink()
@@ -255,24 +346,26 @@ async def test_on_a_full_disk_records_are_refused_whole_and_those_before_them_co
             await client.flush(120)
             status = client.status()
         assert (status.queued, status.acknowledged + status.counted) == (0, len(kept))
-        assert_holds(await sealed(service, PLAN, WINDOW), *kept)
+        assert_holds(await service.sealed(), *kept)
 
 
 # ------------------------------------------------------------------------------------------------- a spool from a copy
 
 
-async def test_a_spool_from_a_copy_counts_nothing_twice_and_says_what_to_do(tmp_path: Path, device: Device) -> None:
+async def test_a_spool_from_a_copy_counts_nothing_twice_and_says_what_to_do(
+    tmp_path: Path, place: Place, device: Device
+) -> None:
     copy = tmp_path / "copy.db"
-    async with service_of(config_of(tmp_path, PLAN)) as service:
-        async with device.client(service.grpc) as client:
+    async with place.collecting(PLAN) as service:
+        async with device.client(service.target) as client:
             await client.flush(120)
         async with device.client("127.0.0.1:1") as client:
             await client.add([1.0, 1.0])
         shutil.copy(device.spool, copy)  # with one delta that is not answered
-        async with device.client(service.grpc) as client:
+        async with device.client(service.target) as client:
             await client.add([2.0, 2.0])
             await client.flush(120)
-        async with device.client(service.grpc, copy) as client:
+        async with device.client(service.target, copy) as client:
             await client.add([3.0, 3.0])
             with pytest.raises(NotCountedError, match=r"1 delta refused for id_reused .*copy.*Continue with the spool"):
                 await client.flush(120)
@@ -280,20 +373,20 @@ async def test_a_spool_from_a_copy_counts_nothing_twice_and_says_what_to_do(tmp_
         assert (status.acknowledged, status.refused) == (1, {"id_reused": 1})
         (refusal,) = [event for event in device.events if event.kind is EventKind.REFUSED]
         assert "Continue with the spool" in refusal.detail
-        assert_holds(await sealed(service, PLAN, WINDOW), [1.0, 1.0], [2.0, 2.0])
+        assert_holds(await service.sealed(), [1.0, 1.0], [2.0, 2.0])
 
 
 async def test_a_silo_from_a_copy_that_submits_a_window_again_is_told_that_it_spent_it_twice(
-    tmp_path: Path, device: Device
+    tmp_path: Path, place: Place, device: Device
 ) -> None:
     copy = tmp_path / "copy.db"
-    async with service_of(config_of(tmp_path, SILO)) as service:
-        async with device.client(service.grpc) as client:
+    async with place.collecting(SILO) as service:
+        async with device.client(service.target) as client:
             await client.add([1.0, 1.0])
         shutil.copy(device.spool, copy)
-        async with device.client(service.grpc) as client:
+        async with device.client(service.target) as client:
             await client.flush(120)
-        async with device.client(service.grpc, copy) as client:
+        async with device.client(service.target, copy) as client:
             with pytest.raises(NotCountedError, match=r"id_reused .*copy.*Continue with the spool"):
                 await client.flush(120)
             status = client.status()
