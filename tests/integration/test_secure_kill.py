@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edge_client import Config, EdgeClient
 from hushsum import Release, Sketch
 from hushsum_simulator.console import Console
 from hushsum_simulator.plans import central_twin
@@ -40,12 +42,12 @@ PLAIN = {"HUSHSUM_KERNELS": "plain"}  # a handful of records each: nothing to co
 class Device:
     """A device in a process of its own, which keeps its spool when it is killed."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, spool: Path | None = None) -> None:
         self.client_id = f"device-{number}"
         self.records = np.random.default_rng([11, number]).uniform(0, 10, (3 + number, 2))
         self.steps: list[str] = []
-        self._spool = folder / f"{self.client_id}.spool"
-        self._errors = folder / f"{self.client_id}.log"
+        self.spool = spool or folder / f"{self.client_id}.spool"
+        self._errors = self.spool.with_suffix(".log")
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, target: str, *, halt: str = "", again: bool = False) -> None:
@@ -53,7 +55,7 @@ class Device:
         with self._errors.open("ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.integration.secure_device"),
-                *(target, str(self._spool), self.client_id, records, halt),
+                *(target, str(self.spool), self.client_id, records, halt),
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", **PLAIN},
                 stdout=asyncio.subprocess.PIPE,
@@ -168,3 +170,42 @@ async def test_too_few_survivors_end_the_round_and_nobody_submits_the_window_aga
         release = await released(target)
     assert (release.submissions, release.cohorts) == (0, 0)
     assert not release.counters.any()
+
+
+@pytest.mark.long
+@pytest.mark.slow
+async def test_of_a_device_and_a_copy_of_its_spool_one_vector_is_in_a_sum_also_after_the_service_was_killed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "plan.json").write_bytes(PLAN.bundle)
+    aggregator = Aggregator(tmp_path, "service", {"plan": str(tmp_path / "plan.json"), "manual": True})
+    devices = [Device(tmp_path, number) for number in range(2 * MEMBERS - 1)]
+    copies = [Device(tmp_path, 0, tmp_path / f"copy-{number}.spool") for number in range(2)]
+    await aggregator.start()
+    try:
+        target = await aggregator.address()
+        config = Config(close_flush_s=0.0)
+        async with EdgeClient(target, spool=devices[0].spool, client_id="device-0", config=config) as client:
+            await client.add(devices[0].records)
+        for copy in copies:  # with records that wait, and a window that is not spent
+            shutil.copy(devices[0].spool, copy.spool)
+        at_once = [*devices[:MEMBERS], copies[0]]
+        await asyncio.gather(*(device.start(target) for device in at_once))
+        told = await asyncio.gather(*(device.last_words() for device in at_once))
+        assert told[1:-1] == [SENT] * (MEMBERS - 1)
+        assert sorted((told[0]["counted"], told[-1]["counted"])) == [0, 1]
+        assert told[0]["spent"] + told[-1]["spent"] == 1
+        await aggregator.stop(signal.SIGKILL)
+        await aggregator.start()
+        target = await aggregator.address()
+        later = [*devices[MEMBERS:], copies[1]]  # as many as a cohort
+        await asyncio.gather(*(device.start(target) for device in later))
+        assert await asyncio.gather(*(device.last_words() for device in later)) == [*[SENT] * (MEMBERS - 1), NONE]
+        assert "sent" not in copies[1].steps
+        release = await released(target)
+    finally:
+        await asyncio.gather(*(device.kill() for device in (*devices, *copies)))
+        await aggregator.stop(signal.SIGKILL)
+    assert (release.submissions, release.cohorts) == (2 * MEMBERS - 1, 2)
+    # Device 0 and its copies have added its records twice.
+    assert np.array_equal(release.counters, counters_of([*devices, devices[0]]))
