@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
-from hushsum.signed_plan import SignedPlan
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.convert_chunks import delta_chunk_from_wire
@@ -37,21 +36,12 @@ class LocalService(ModelService):
     Attributes:
         kept: What came.
         lie: Answers a delta by its id, and how many came before it; None where it is acknowledged.
-        signed: The signature that is sent with the plan.
     """
 
     def __init__(self, plan: Plan, kept: Kept | None = None) -> None:
         super().__init__(plan)
         self.kept = kept or Kept()
         self.lie: Callable[[DeltaId, int], Answer | None] = lambda *_: None
-        self.signed: SignedPlan | None = None
-
-    @override
-    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.SignedPlan:
-        signed = self.signed
-        if signed is None:
-            return pb.SignedPlan(plan=self.plan_bytes)
-        return pb.SignedPlan(plan=signed.bundle, key_id=signed.key_id, suite=signed.suite, signature=signed.signature)
 
     @override
     async def SubmitLarge(self, request_iterator: AsyncIterator[pb.DeltaChunk], context: Context) -> pb.SubmitReply:

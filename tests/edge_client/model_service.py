@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from hushsum import Plan, Sketch
 from hushsum.delta import Delta, DeltaId, apply
+from hushsum.signed_plan import SignedPlan
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import Welcome
@@ -53,6 +54,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         streams: False: there is no stream to be had.
         refusal: Of every Hello.
         plan_bytes: What is sent as the plan.
+        signed: The plan with a signature, which is sent in place of it.
         clock_ms: What the service's clock says.
     """
 
@@ -66,6 +68,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.streams = True
         self.refusal: Refusal | None = None
         self.plan_bytes = plan.bundle
+        self.signed: SignedPlan | None = None
         self.clock_ms: Callable[[], int] = lambda: 0
         self.in_flight_max = 64
         self.greeted = asyncio.Event()
@@ -111,7 +114,10 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
 
     @override
     async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.SignedPlan:
-        return pb.SignedPlan(plan=self.plan_bytes)
+        signed = self.signed
+        if signed is None:
+            return pb.SignedPlan(plan=self.plan_bytes)
+        return pb.SignedPlan(plan=signed.bundle, key_id=signed.key_id, suite=signed.suite, signature=signed.signature)
 
     @override
     async def Submit(

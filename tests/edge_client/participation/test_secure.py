@@ -26,12 +26,14 @@ from edge_client import (
     NotCountedError,
     NotCountedWarning,
     PlanChangedError,
+    Policy,
     SessionRefusedError,
     SettingsError,
     UnreachableError,
 )
 from edge_client.encoding import counters_of
 from edge_client.participation.secure_sum import SecureMode, UnreadMessages
+from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.window_submissions import SecureSubmissions
 from hushsum import Plan, Sketch, labels
 from hushsum.entropy import Entropy, ReplayableEntropy
@@ -40,6 +42,7 @@ from hushsum.noise.polya import PolyaShare
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.messages import Kind, message_bytes_max
 from hushsum.secure_sum.parameters import round_parameters
+from hushsum.signed_plan import SignedPlan
 from hushsum.signing import DIRECTORY_BYTES_MAX, Directory, SigningKey, digest_of
 from hushsum_proto.answers import ServiceReason
 from hushsum_proto.rounds import (
@@ -56,6 +59,7 @@ from hushsum_proto.rounds import (
 from tests.edge_client.clocks import HOUR, MINUTE, START, Clock, until
 from tests.edge_client.round_service import TOLD, RoundService, Seat, kind_of
 from tests.edge_client.secure_plans import directory_of, keys_of, secure_plan
+from tests.edge_client.spools import opened
 
 CONFIG = Config(backoff_first_s=0.001, backoff_longest_s=0.002, close_flush_s=0.0, first_contact_s=5.0)
 NAMES = ("device-a", "device-b", "device-c", "device-d", "device-e")
@@ -109,9 +113,14 @@ async def service() -> AsyncIterator[RoundService]:
 
 
 def client_of(
-    service: RoundService, path: Path, clock: Clock, name: str = NAMES[0], key: SigningKey | None = None
+    service: RoundService,
+    path: Path,
+    clock: Clock,
+    name: str = NAMES[0],
+    key: SigningKey | None = None,
+    policy: Policy | None = None,
 ) -> EdgeClient:
-    return EdgeClient(service.target, spool=path, client_id=name, config=CONFIG, runtime=clock, key=key)
+    return EdgeClient(service.target, spool=path, client_id=name, config=CONFIG, runtime=clock, key=key, policy=policy)
 
 
 def said(service: RoundService) -> list[tuple[str, int]]:
@@ -709,13 +718,19 @@ async def test_a_service_that_wants_no_part_in_a_window_is_not_asked_again(
     assert client.status().submissions_spent == 0
 
 
-async def test_a_service_with_another_plan_ends_the_client(
+async def test_a_service_with_another_plan_ends_the_client_which_notes_that_for_the_next_start(
     service: RoundService, path: Path, clock: RushingClock
 ) -> None:
+    planner = SigningKey(bytes(32))
+    service.signed = SignedPlan.sign(PLAN.bundle, planner, "planner")
     service.refuses = lambda _: str(Reason.WRONG_PLAN)
+    policy = Policy(signed_by=planner.verify_key, new_plan_after_s=0)
     with pytest.raises(PlanChangedError, match="the service collects another plan"):
-        async with client_of(service, path, clock) as client:
+        async with client_of(service, path, clock, policy=policy) as client:
             await client.flush(20)
+    spool = opened(path)
+    assert PlanHistory(spool).is_told
+    spool.close()
 
 
 async def test_unit_client_is_paid_for_by_the_devices_own_account_alone(path: Path, clock: RushingClock) -> None:
