@@ -58,6 +58,11 @@ _TIMEOUT_S = 60.0
 @click.option("--max-total-delta", type=ExactNumber(zero=True), help="Largest total δ accepted.")
 @click.option("--mode", type=click.Choice(["central", "secure", "local"]), help="Weakest trust mode accepted.")
 @click.option("--signed-by", type=_FILE, help="Accept only plans signed by a planner in this key registry.")
+@click.option(
+    "--new-plan-after-s",
+    type=ExactNumber(zero=True),
+    help="Change to the service's new plan, at most once in this many seconds; requires --signed-by.",
+)
 @click.option("--memoise", is_flag=True, help="Accept plans with memoised reports (equal records send equal reports).")
 @click.option(
     "--timeout",

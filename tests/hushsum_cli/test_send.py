@@ -11,6 +11,7 @@ import pytest
 
 from edge_client import EdgeClient
 from hushsum.families.vectors import Box
+from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
@@ -200,3 +201,22 @@ def test_the_options_are_the_devices_policy_and_a_refusal_names_the_rule(hushsum
             assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
             assert rule in ended.err
             assert kept(spool) == ({}, 0)
+
+
+def test_a_run_changes_to_the_services_new_plan_if_it_may(hushsum: Hushsum, tmp_path: Path) -> None:
+    data, keys, spool = tmp_path / "records.csv", tmp_path / "planners.toml", tmp_path / "spool.db"
+    data.write_text("a,b\n1,2\n")
+    planner = SigningKey(bytes(32))
+    keys.write_text(toml_of(DirectoryKey("planner", Role.PLANNER, planner.verify_key)))
+    ended = []
+    for rows, runs in ((20, 1), (10, 2)):
+        plan = small_plan(record=NAMED, sketch={"rows": rows}, window=ONE_WINDOW)
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        signature_file(folder / "plan.json").write_bytes(SignedPlan.sign(plan.bundle, planner, "planner").to_bytes())
+        with serving(folder, plan) as address:
+            sent = ("send", "--data", str(data), "--to", address, "--spool", str(spool), "--signed-by", str(keys))
+            ended += [hushsum(*sent, "--new-plan-after-s", "0") for _ in range(runs)]
+    assert [each.status for each in ended] == [0, 1, 0]
+    assert "start again to take up the new plan" in ended[1].err
+    assert ended[2].out == "1 record: 1 acknowledged\n"
