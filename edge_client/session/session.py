@@ -507,6 +507,6 @@ def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:
 
 def _plan_changed(came: str, plan_id: bytes) -> PlanChangedError:
     return PlanChangedError(
-        f"the service collects {came}, this spool belongs to plan {plan_id.hex()[:12]}, and unsent deltas remain in it: "
-        "set new_plan_after_s of the policy and start again to begin the new plan, or use another spool for it"
+        f"the service collects {came}, this spool belongs to plan {plan_id.hex()[:12]}, and unsent deltas remain in "
+        "it: set new_plan_after_s of the policy and start again to begin the new plan, or use another spool for it"
     )
