@@ -218,5 +218,5 @@ def test_a_run_changes_to_the_services_new_plan_if_it_may(hushsum: Hushsum, tmp_
             sent = ("send", "--data", str(data), "--to", address, "--spool", str(spool), "--signed-by", str(keys))
             ended += [hushsum(*sent, "--new-plan-after-s", "0") for _ in range(runs)]
     assert [each.status for each in ended] == [0, 1, 0]
-    assert "start again to take up the new plan" in ended[1].err
+    assert "start again to begin the new plan" in ended[1].err
     assert ended[2].out == "1 record: 1 acknowledged\n"
