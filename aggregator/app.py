@@ -249,7 +249,7 @@ class Service:
             self._supervisor.forever("secure sums", self.sums.run)
             self._supervisor.at_the_end("secure sums", self.sums.finish, config.stop_s)
         most = streams_of(plan, config.sessions_max)
-        return collection, SecureSumService(self.sums, clients, runtime=runtime, streams_max=most, sends=sends)
+        return collection, SecureSumService(plan, self.sums, clients, runtime=runtime, streams_max=most, sends=sends)
 
     def _secure_sums(
         self, tracker: WindowTracker, submitter: SumSubmitter, budget: CollectionBudget, clients: Directory | None

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from edge_client.config import Config
 from edge_client.errors import (
@@ -21,12 +21,15 @@ from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.transport.interface import ConnectionLostError, PlanReply, Transport
 from hushsum.entropy import Entropy
-from hushsum.errors import PlanError
+from hushsum.errors import PlanError, Reason
 from hushsum.plan import Plan, plan_id_of
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.answers import IDENTITY_REASONS
 
 T = TypeVar("T")
+
+#: Refusals that say that the service collects another plan. Older services check the plan's mode first.
+OTHER_PLAN: Final = frozenset({Reason.WRONG_PLAN, Reason.WRONG_MODE})
 
 
 @dataclass(frozen=True)

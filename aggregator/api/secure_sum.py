@@ -5,13 +5,14 @@ from typing import Final
 
 from aggregator.api.admission_control import Malformed
 from aggregator.api.calls import Call, Handler, Methods
-from aggregator.errors import RefusedError
+from aggregator.errors import RefusedError, wrong_plan
 from aggregator.model import Scope
 from aggregator.rate_limits import ConcurrencyLimit, SendLimits
 from aggregator.runtime import Runtime, within
 from aggregator.secure.coordinator import CohortCoordinator
 from aggregator.secure.round import CHUNK_BYTES_MAX, Participant
 from hushsum.errors import Reason
+from hushsum.plan import Plan
 from hushsum.signing import Directory
 from hushsum_proto import convert_rounds
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -27,12 +28,14 @@ _Requests = AsyncIterator[pb.RoundRequest | Malformed]
 class SecureSumService:
     """Serves clients of secure sums, ``streams_max`` at once.
 
-    Every call is refused where there are no ``sums``: the plan's mode is another one. Messages of one client are read
-    as fast as ``sends`` allows.
+    Every call is refused where there are no ``sums``: the plan's mode is another one. A call of another plan is refused
+    as that first: a device learns from it that its plan was replaced. Messages of one client are read as fast as
+    ``sends`` allows.
     """
 
     def __init__(
         self,
+        plan: Plan,
         sums: CohortCoordinator | None,
         directory: Directory | None,
         *,
@@ -40,6 +43,7 @@ class SecureSumService:
         streams_max: int,
         sends: SendLimits,
     ) -> None:
+        self._plan = plan
         self._sums = sums
         self._directory = b"" if directory is None else directory.to_bytes()
         self._runtime = runtime
@@ -54,9 +58,9 @@ class SecureSumService:
     async def take_part(self, call: Call, requests: _Requests) -> AsyncIterator[pb.RoundReply]:
         """One client's part in a window, or what became of it."""
         client_id = call.client_id()
-        sums = self._secure()
         with self._streams.taken():
             enter = await self._entering(requests)
+            sums = self._secure(enter.plan_id)
             if enter.spent_round:
                 outcome = await sums.query_result(client_id, enter)
                 yield convert_rounds.reply_to_wire(outcome)
@@ -73,12 +77,19 @@ class SecureSumService:
     async def get_directory(self, call: Call, request: pb.GetDirectoryRequest) -> AsyncIterator[pb.DirectoryChunk]:
         """The canonical bytes of the plan's directory of clients, in parts; none where the plan names none."""
         call.client_id()
-        self._secure().check_plan(convert_rounds.directory_request_from_wire(request))
+        self._secure(convert_rounds.directory_request_from_wire(request))
         for offset in range(0, len(self._directory), CHUNK_BYTES_MAX):
             part = DirectoryChunk(offset, self._directory[offset : offset + CHUNK_BYTES_MAX])
             yield convert_rounds.directory_chunk_to_wire(part)
 
-    def _secure(self) -> CohortCoordinator:
+    def _secure(self, plan_id: bytes) -> CohortCoordinator:
+        """The sums of the plan that a client names.
+
+        Raises:
+            RefusedError: Another plan is collected here, or one without a secure sum.
+        """
+        if plan_id != self._plan.id:
+            raise RefusedError(wrong_plan(plan_id, self._plan))
         if self._sums is None:
             detail = "the plan collected here has no secure sum: send sketch deltas"
             raise RefusedError(Refusal.of(Reason.WRONG_MODE, detail))

@@ -21,6 +21,7 @@ from edge_client.encoding import counters_of
 from edge_client.errors import NoPartError, PlanChangedError, SessionRefusedError, SettingsError, SpoolError
 from edge_client.participation.mode import ClientContext
 from edge_client.participation.scheduler import WindowMode, windows_at
+from edge_client.plan_fetch import OTHER_PLAN
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import ENDS_SESSION
 from edge_client.spool.changes import Int64s
@@ -169,7 +170,7 @@ def _result_of_loss(loss: Disconnect) -> AttemptResult:
     refusal = loss.refusal
     if refusal is None:
         return AttemptResult(loss.detail)
-    if refusal.reason is Reason.WRONG_PLAN:
+    if refusal.reason in OTHER_PLAN:
         raise PlanChangedError(f"the service collects another plan: {loss.detail}")
     if refusal.reason in ENDS_SESSION:
         raise SessionRefusedError(f"the service refused the participation of this client: {loss.detail}")

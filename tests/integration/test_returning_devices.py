@@ -43,7 +43,7 @@ from hushsum.signing import SigningKey
 from tests.edge_client.clocks import until
 from tests.integration.test_edge_client import Aggregator, aggregator_of
 from tests.integration.test_local_devices import DeviceClock
-from tests.plans import small_plan
+from tests.plans import secure_plan, small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of
 
 CONFIG = Config(backoff_first_s=0.02, backoff_longest_s=0.2, close_flush_s=0.0)
@@ -469,3 +469,22 @@ async def test_on_a_full_disk_a_device_keeps_the_plan_that_it_has_and_follows_on
         (small_disk / "other").unlink()
         async with device.client(service.grpc) as client:
             assert (client.plan, client.status().held) == (other, 20)
+
+
+async def test_a_device_of_a_secure_plan_hears_of_one_in_local_mode_and_takes_it_up(
+    tmp_path: Path, device: Device
+) -> None:
+    device.policy = FOLLOWS
+    secure = signed_config(tmp_path / "secure", secure_plan())
+    local = signed_config(tmp_path / "local", SILO)
+    async with service_of(secure) as service, device.client(service.grpc):
+        pass
+    async with service_of(local) as service:
+        with pytest.raises(PlanChangedError):
+            async with device.client(service.grpc) as client:
+                await client.flush(120)
+        async with device.client(service.grpc) as client:
+            assert client.plan == SILO
+            await client.add([1.0, 1.0])
+            await client.flush(120)
+            assert client.status().submissions_counted == 1

@@ -299,6 +299,14 @@ async def test_a_central_plan_takes_no_part_and_a_secure_plan_no_delta(tmp_path:
     central = small_plan()
     async with service_of(config_of(tmp_path, central)) as service, stub_of(service.grpc) as stub:
         assert (await _refusal(stub, Enter(central.id, WINDOW)))[0] == "wrong_mode"
+        # A device of a plan that was replaced hears that, whatever the mode of the new one.
+        for spent_round in (b"", bytes(32)):
+            assert (await _refusal(stub, Enter(PLAN.id, WINDOW, spent_round)))[0] == "wrong_plan"
+        for plan_id, reason in ((PLAN.id, "wrong_plan"), (central.id, "wrong_mode")):
+            asked = pb.GetDirectoryRequest(plan_id=plan_id)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetDirectory(asked, metadata=((metadata.CLIENT_ID, "client-0"),)).read()
+            assert trailing(refused.value)[metadata.REASON] == reason
     (tmp_path / "secure").mkdir()
     async with service_of(site_config(tmp_path / "secure", PLAN)) as service, RawClient(service.grpc) as client:
         answer = await client.submit_one(PLAN.id, delta_for(PLAN))
