@@ -125,6 +125,7 @@ class EdgeClient:
         self._spool: Spool | None = None
         self._history: PlanHistory | None = None
         self._held = 0
+        self._may_change_ms: int | None = None
         self._mode: Mode | None = None
         self._unreported = Unreported()
         self._before: Mapping[str, int] = {}
@@ -382,13 +383,22 @@ class EdgeClient:
         )
 
     async def _start(self, spool: Spool) -> None:
+        blocking = self._runtime.blocking
+        history = self._history = PlanHistory(spool)
+        await blocking(history.undo)  # a start that has ended before its new plan had opened
+        try:
+            await self._begin(spool, history)
+        except PlanChangedError as error:
+            await self._note_other_plan(history)
+            error.next_attempt_ms = await self._next_change_ms(history)
+            raise
+
+    async def _begin(self, spool: Spool, history: PlanHistory) -> None:
         # What talks to a service is loaded here, and gRPC with it: `import edge_client` leaves it out.
         from edge_client.participation.mode import ClientContext
         from edge_client.plan_fetch import RetryPolicy, pinned_plan, take_up_new_plan
 
         blocking = self._runtime.blocking
-        history = self._history = PlanHistory(spool)
-        await blocking(history.undo)  # a start that has ended before its new plan had opened
         retry = RetryPolicy(self._runtime, self._config, self._entropy)
         # At the first contact a token or a certificate says who this is. From then on the spool's name is declared,
         # too: with the proof of another client nothing is sent.
@@ -396,11 +406,7 @@ class EdgeClient:
         unnamed = shown and self._client_id is None and await blocking(lambda: spool.plan) is None
         transport = self._transport(None if unnamed else spool.client_id)
         refused = await take_up_new_plan(history, spool, self._policy, transport, retry)
-        try:
-            plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
-        except PlanChangedError:
-            await self._note_other_plan(history)
-            raise
+        plan, is_new = await pinned_plan(spool, self._policy, transport, retry, unnamed=unnamed)
         if unnamed:
             transport = self._transport(spool.client_id)
 
@@ -415,13 +421,14 @@ class EdgeClient:
             refused = f"plan {plan.hex_id[:12]} cannot be opened: {error}"
             plan, is_new = await pinned_plan(spool, self._policy, transport, retry)
             self._mode = await _mode_of(plan).open(context(plan))
-        if await blocking(history.confirm):
+        if await blocking(history.confirm, self._runtime.now_ms()):
             self._emit(Event(EventKind.PLAN_CHANGED, f"plan {plan.hex_id[:12]} is collected from now on"))
         if refused is not None:
             _LOG.warning("%s: the service's new plan is not taken up: %s", transport, refused)
             self._emit(Event(EventKind.PLAN_REFUSED, refused))
         due_ms = await self._erase_held(history)
         before = spool.tallies
+        self._may_change_ms = await self._next_change_ms(history)  # for what the service may say from here on
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
         # What earlier runs have left unspent is counted as this one begins.
         self._before = {**before, **{name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}}
@@ -451,13 +458,22 @@ class EdgeClient:
             due_ms = await self._erase_held(history)
 
     async def _note_other_plan(self, history: PlanHistory) -> None:
-        """Notes for the next start that the service collects another plan, if the policy takes up new ones."""
-        if self._policy.new_plan_after_s is None:
-            return
+        """Notes for the next start that the service collects another plan, whatever the policy is by now."""
         try:
             await self._runtime.blocking(partial(history.note_other_plan, told=True))
         except SpoolError as error:  # the service will say it again
             _LOG.warning("the change of plan could not be noted: %s", error)
+
+    async def _next_change_ms(self, history: PlanHistory) -> int | None:
+        """When a new plan may be taken up; None where the policy takes up none."""
+        after_ms = self._policy.new_plan_after_ms
+        if after_ms is None:
+            return None
+        now_ms = self._runtime.now_ms()
+        try:
+            return await self._runtime.blocking(history.next_change_ms, now_ms, after_ms)
+        except SpoolError:  # a full disk, and a clock that was set back: the wait begins anew at the next start
+            return now_ms + after_ms
 
     def _transport(self, client_id: str | None) -> "Transport":
         if not isinstance(self._target, str):
@@ -496,6 +512,9 @@ class EdgeClient:
 
     def _emit(self, event: Event) -> None:
         if isinstance(event.error, PlanChangedError) and self._mode is not None and self._history is not None:
+            may_ms, now_ms = self._may_change_ms, self._runtime.now_ms()
+            event.error.next_attempt_ms = None if may_ms is None else max(may_ms, now_ms)
+            event = replace(event, next_attempt_ms=event.error.next_attempt_ms)
             self._mode.driver.tasks.spawn(self._note_other_plan(self._history), "other-plan", whole=True)
         if self._on_event is None:
             return

@@ -135,7 +135,14 @@ class AuthenticationError(SessionRefusedError):
 
 
 class PlanChangedError(SessionRefusedError):
-    """The service collects another plan than that of this spool; a new client on it may take that plan up."""
+    """The service collects another plan than that of this spool; a new client on it may take that plan up.
+
+    Attributes:
+        next_attempt_ms: When a new client may do so at the earliest, by this device's clock in ms since 1970 UTC: one
+            that starts before hears of the other plan again, and stops. None where the policy takes up no new plan.
+    """
+
+    next_attempt_ms: int | None = None
 
 
 class EdgeWarning(HushsumWarning):

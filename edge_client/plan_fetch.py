@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 #: Refusals that say that the service collects another plan. Older services check the plan's mode first.
 OTHER_PLAN: Final = frozenset({Reason.WRONG_PLAN, Reason.WRONG_MODE})
+_WHAT_TO_DO: Final = (
+    "set new_plan_after_s of the policy and start again to take up the new plan, or use another spool for it"
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class RetryPolicy:
             AuthenticationError: The service does not accept who this client is, to the end of that time where the
                 credentials are files, which may be renewed.
             SessionRefusedError: The service refuses for good; its text begins with ``refused``.
+            PlanChangedError: Of that: it collects another plan.
             UnreachableError: No attempt succeeded in time; its text begins with ``missing``, where ``{}`` is the time.
         """
         backoff = self.backoff()
@@ -61,6 +65,8 @@ class RetryPolicy:
                 loss = error.loss
             if loss.refusal is not None and loss.refusal.reason in IDENTITY_REASONS:
                 raise AuthenticationError(f"the service does not accept this client: {loss.detail}")
+            if loss.refusal is not None and loss.refusal.reason in OTHER_PLAN:
+                raise PlanChangedError(f"{refused}: the service collects another plan ({loss.detail}): {_WHAT_TO_DO}")
             if loss.refusal is not None and not loss.refusal.retry:
                 raise SessionRefusedError(f"{refused}: {loss.detail}")
             wait_s = backoff.next_s()
@@ -130,8 +136,9 @@ async def take_up_new_plan(
 ) -> str | None:
     """Makes the plan that the service collects the spool's current one, where the policy allows it.
 
-    It asks only after the service has said that it collects another plan, once, and not before the time that the policy
-    sets has passed since the last try. Where no service answers, nothing is changed.
+    It asks once, after the service has said that it collects another plan, or where the policy does not allow the one
+    that the spool has; and not before the time that the policy sets has passed since the last change, and a shorter one
+    since the last try. Where no service answers, nothing is changed.
 
     Returns:
         Why the new plan was not taken up, one sentence; None where it was, or there is none. Nothing was changed then.
@@ -141,17 +148,18 @@ async def take_up_new_plan(
     """
     blocking = retry.runtime.blocking
     stored = await blocking(_stored_plan, spool)
-    if stored is None or policy.new_plan_after_ms is None or not await blocking(lambda: history.is_told):
+    if stored is None or policy.new_plan_after_ms is None:
         return None
-    now_ms, changed_ms = retry.runtime.now_ms(), await blocking(lambda: history.changed_ms)
+    is_allowed, now_ms = await blocking(_is_allowed, policy, stored, spool), retry.runtime.now_ms()
     try:
-        if changed_ms is not None and now_ms < changed_ms:  # the clock was set back: the wait begins anew
-            await blocking(history.note_change, now_ms)
-        if changed_ms is not None and now_ms < changed_ms + policy.new_plan_after_ms:
+        is_wanted = not is_allowed or await blocking(lambda: history.is_told)
+        if not is_wanted or now_ms < await blocking(history.next_change_ms, now_ms, policy.new_plan_after_ms):
             return None
         reply, _ = await _attempt(transport, b"")
         if plan_id_of(reply.bundle) == stored.id:
             await blocking(partial(history.note_other_plan, told=False))
+            if not is_allowed:
+                await blocking(history.note_try, now_ms)
             return None
         plan = await blocking(read_plan, reply.bundle)
         policy.check_change(stored, plan, reply.signed)
@@ -161,7 +169,7 @@ async def take_up_new_plan(
         return None
     except (PlanError, PolicyError, SessionRefusedError, SpoolError) as error:
         with suppress(SpoolError):  # a full disk: it is tried again at the next start
-            await blocking(history.note_change, now_ms)
+            await blocking(history.note_try, now_ms)
         return str(error)
     return None
 
@@ -187,10 +195,7 @@ async def _attempt(transport: Transport, expected: bytes) -> tuple[PlanReply, st
         raise SessionRefusedError(f"the service collects plan {welcome.plan_id.hex()[:12]} and sent plan {came} for it")
     if expected not in (b"", welcome.plan_id):
         came, own = welcome.plan_id.hex()[:12], expected.hex()[:12]
-        raise PlanChangedError(
-            f"the service collects plan {came}, this spool belongs to plan {own}: set new_plan_after_s of the policy "
-            "and start again to take up the new plan, or use another spool for it"
-        )
+        raise PlanChangedError(f"the service collects plan {came}, this spool belongs to plan {own}: {_WHAT_TO_DO}")
     return reply, welcome.client_id
 
 
@@ -201,6 +206,14 @@ def _stored_plan(spool: Spool) -> Plan | None:
         return None if data is None else read_plan(data)
     except PlanError as error:
         raise SpoolError(f"spool: it holds a plan that this version cannot read: {error}") from error
+
+
+def _is_allowed(policy: Policy, plan: Plan, spool: Spool) -> bool:
+    try:
+        policy.check(plan, _stored_signature(spool, plan))
+    except PolicyError:
+        return False
+    return True
 
 
 def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:

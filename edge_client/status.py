@@ -58,7 +58,8 @@ class Event:
         window: Of ``not counted``: the window's index; None for an earlier plan.
         attempt: Of ``disconnected``: attempts that have failed since the last answer.
         next_attempt_ms: Of ``disconnected``: when it connects again, by this device's clock in ms since 1970 UTC; None
-            where nothing waits to be sent.
+            where nothing waits to be sent. Of ``stopped``, because another plan is collected: when a new client may
+            take that plan up; None where the policy takes up no new plan.
         error: Of ``stopped``: what every method raises from now on.
     """
 

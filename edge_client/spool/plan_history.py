@@ -28,6 +28,8 @@ from hushsum.plan import Plan, plan_id_of
 from hushsum.privacy.guarantee import CENTRAL
 from hushsum_proto.answers import Status
 
+#: A change that failed is tried again after this time, or after that between two changes, whichever is shorter.
+TRIES_APART_MS: Final = 600_000
 #: Earlier plans that a spool keeps something of. A service that changes its plan for ever must not fill a disk.
 PLANS_MAX: Final = 64
 # What belongs to one plan, where the spool has the table.
@@ -44,7 +46,7 @@ _TABLES: Final = (
 )
 _CHANGE_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS plan_change (only INTEGER PRIMARY KEY CHECK (only = 1), told INTEGER NOT NULL,"
-    " changed_ms INTEGER, previous BLOB)"
+    " changed_ms INTEGER, tried_ms INTEGER, previous BLOB)"
 )
 # The totals are those of the plan, where the device has a budget of its own.
 _PLANS_TABLE: Final = (
@@ -107,12 +109,6 @@ class PlanHistory:
         return bool(self._noted("told"))
 
     @property
-    def changed_ms(self) -> int | None:
-        """When a change was last tried, by this device's clock; None if none ever was."""
-        changed: int | None = self._noted("changed_ms")
-        return changed
-
-    @property
     def held(self) -> int:
         """Deltas, and batches that wait for a submission, under earlier plans."""
         if "former_plans" not in tables_of(self._spool.rows):
@@ -124,9 +120,28 @@ class PlanHistory:
         """Notes whether the service collects another plan."""
         self._note("told", told)
 
-    def note_change(self, now_ms: int) -> None:
+    def note_try(self, now_ms: int) -> None:
         """Notes when a change was last tried."""
-        self._note("changed_ms", now_ms)
+        self._note("tried_ms", now_ms)
+
+    def next_change_ms(self, now_ms: int, apart_ms: int) -> int:
+        """When a change may be tried, at the earliest now: some time after the last change, and after the last try.
+
+        Where the clock was set back behind one of these, the wait begins anew.
+
+        Args:
+            now_ms: This device's clock, ms since 1970 UTC.
+            apart_ms: The least time between two changes.
+        """
+        due_ms = now_ms
+        for column, wait_ms in (("changed_ms", apart_ms), ("tried_ms", min(apart_ms, TRIES_APART_MS))):
+            at_ms = self._noted(column)
+            if at_ms is not None and now_ms < at_ms:
+                self._note(column, now_ms)
+                at_ms = now_ms
+            if at_ms is not None:
+                due_ms = max(due_ms, at_ms + wait_ms)
+        return due_ms
 
     def take_up(self, plan: Plan, signature: bytes | None, now_ms: int) -> None:
         """Makes a plan the current one. :meth:`confirm` follows once it has opened, else :meth:`undo`.
@@ -143,15 +158,16 @@ class PlanHistory:
                 raise PolicyError(NEW_PLAN, "one more than those", f"{PLANS_MAX} earlier plans in a spool")
             _require_budget(database, plan, now_ms, is_known=is_known)
             _write_note(database, "previous", previous)
-            _write_note(database, "changed_ms", now_ms)
+            _write_note(database, "tried_ms", now_ms)
 
         self._spool.change_plan(change)
 
-    def confirm(self) -> bool:
+    def confirm(self, now_ms: int) -> bool:
         """The current plan has opened: it stays. Returns whether it was new."""
 
         def change(database: sqlite3.Connection, _: Counter[str]) -> None:
             _write_note(database, "previous", None)
+            _write_note(database, "changed_ms", now_ms)
             _write_note(database, "told", value=False)
             _forget_empty_plans(database)
 

@@ -14,10 +14,11 @@ from edge_client import (
     NotCountedError,
     PlanChangedError,
     Policy,
+    PolicyError,
     SettingsError,
     Status,
 )
-from edge_client.spool.plan_history import PlanHistory
+from edge_client.spool.plan_history import TRIES_APART_MS, PlanHistory
 from edge_client.testing import MemoryService
 from hushsum import Plan
 from hushsum.signed_plan import SignedPlan
@@ -331,3 +332,75 @@ async def test_the_end_of_a_client_warns_of_what_was_erased_of_an_earlier_plan(d
     with pytest.warns(Warning, match="windows are over"):
         async with device.client():
             pass
+
+
+async def test_a_device_whose_policy_gets_the_rule_later_hears_of_the_new_plan_too(device: Device) -> None:
+    device.collect(OLD, by=None)
+    await device.contribute(policy=Policy(), offline=True)
+    device.collect(NEW)
+    plan, status = await device.start()  # its plan has no signature
+    assert (plan, status.held) == (NEW, 1)
+
+
+async def test_what_a_client_without_the_rule_heard_is_remembered(device: Device) -> None:
+    device.collect(OLD)
+    await device.contribute(policy=Policy())
+    device.collect(NEW)
+    await device.hear_of_other_plan(Policy())
+    assert (await device.start())[0] == NEW
+
+
+async def test_a_plan_that_the_policy_refuses_by_now_is_replaced_by_one_that_it_allows(device: Device) -> None:
+    device.collect(small_plan(window=WINDOW, privacy={"epsilon": 5}))
+    await device.contribute()
+    strict = Policy(signed_by=KEY.verify_key, new_plan_after_s=0, max_epsilon=2)
+    with pytest.raises(PolicyError, match="max_epsilon"):
+        await device.start(strict)
+    device.collect(NEW)
+    assert (await device.start(strict))[0] == NEW
+
+
+async def test_a_try_that_fails_costs_ten_minutes_and_not_the_time_between_two_changes(device: Device) -> None:
+    policy = Policy(signed_by=KEY.verify_key, new_plan_after_s=30 * 24 * 3600)
+    device.collect(OLD)
+    await device.contribute(policy=policy)
+    device.collect(NEW, by=None)
+    await device.hear_of_other_plan(policy)
+    assert (await device.start(policy))[0] == OLD
+    assert len(device.refusals) == 1
+    device.service.signed = SignedPlan.sign(NEW.bundle, KEY, "planner")
+    device.clock.at_ms += TRIES_APART_MS - 1
+    assert (await device.start(policy))[0] == OLD
+    device.clock.at_ms += 1
+    spool = opened(device.path)
+    PlanHistory(spool).take_up(NEW, None, device.clock.now_ms())
+    spool.close()  # as if it were killed here
+    device.clock.at_ms += TRIES_APART_MS - 1
+    assert (await device.start(policy))[0] == OLD
+    device.clock.at_ms += 1
+    assert (await device.start(policy))[0] == NEW
+    assert len(device.refusals) == 1
+
+
+async def test_a_client_that_stops_for_a_new_plan_says_when_the_next_one_may_take_it_up(device: Device) -> None:
+    policy = Policy(signed_by=KEY.verify_key, new_plan_after_s=3600)
+    device.collect(OLD)
+    await device.contribute(policy=Policy())
+    device.collect(NEW)
+
+    async def stopped(policy: Policy) -> list[int | None]:
+        with pytest.raises(PlanChangedError) as raised:
+            await device._run_until_stopped(policy)
+        (event,) = [event for event in device.events if event.kind is EventKind.STOPPED]
+        device.events.clear()
+        return [raised.value.next_attempt_ms, event.next_attempt_ms]
+
+    now_ms = device.clock.now_ms()
+    assert await stopped(Policy()) == [None, None]
+    assert (await device.start(policy))[0] == NEW
+    device.collect(OLD)
+    device.clock.at_ms += 5
+    for _ in range(2):
+        assert await stopped(policy) == [now_ms + HOUR] * 2
+    device.clock.at_ms = now_ms + HOUR
+    assert (await device.start(policy))[0] == OLD

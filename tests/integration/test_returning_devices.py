@@ -34,12 +34,13 @@ from edge_client import (
     NotCountedError,
     PlanChangedError,
     Policy,
+    SettingsError,
     SpoolError,
 )
 from edge_client.runtime import wall_clock_ms
 from hushsum import Plan, Sketch
 from hushsum.signed_plan import SignedPlan, signature_file
-from hushsum.signing import SigningKey
+from hushsum.signing import Directory, DirectoryKey, Role, SigningKey, toml_of
 from tests.edge_client.clocks import until
 from tests.integration.test_edge_client import Aggregator, aggregator_of
 from tests.integration.test_local_devices import DeviceClock
@@ -65,6 +66,7 @@ class Device:
         self.spool = spool
         self.events: list[Event] = []
         self.policy: Policy | None = None
+        self.key: SigningKey | None = None
 
     def client(self, target: str, spool: Path | None = None) -> EdgeClient:
         return EdgeClient(
@@ -74,6 +76,7 @@ class Device:
             config=CONFIG,
             runtime=self.clock,
             policy=self.policy,
+            key=self.key,
             on_event=self.events.append,
         )
 
@@ -397,10 +400,10 @@ async def test_a_silo_from_a_copy_that_submits_a_window_again_is_told_that_it_sp
 # ---------------------------------------------------------------------------------------------------------- a new plan
 
 
-def signed_config(folder: Path, plan: Plan) -> AggregatorConfig:
+def signed_config(folder: Path, plan: Plan, **settings: str) -> AggregatorConfig:
     """Settings of a service whose plan a planner has signed."""
     folder.mkdir()
-    config = config_of(folder, plan)
+    config = config_of(folder, plan, **settings)
     signature_file(folder / "plan.json").write_bytes(SignedPlan.sign(plan.bundle, PLANNER, "planner").to_bytes())
     return config
 
@@ -488,3 +491,24 @@ async def test_a_device_of_a_secure_plan_hears_of_one_in_local_mode_and_takes_it
             await client.add([1.0, 1.0])
             await client.flush(120)
             assert client.status().submissions_counted == 1
+
+
+async def test_a_device_that_could_not_fetch_its_plans_key_registry_takes_the_next_plan_up(
+    tmp_path: Path, device: Device
+) -> None:
+    device.policy = FOLLOWS
+    key = SigningKey(b"device".ljust(32, b"."))
+    (tmp_path / "clients.toml").write_text(toml_of(DirectoryKey("device", Role.CLIENT, key.verify_key)))
+    registry = Directory.from_toml((tmp_path / "clients.toml").read_text())
+    plan = secure_plan(cohort={"directory": registry.digest().hex()})
+    named = signed_config(tmp_path / "secure", plan, client_directory=str(tmp_path / "clients.toml"))
+    local = signed_config(tmp_path / "local", SILO)
+    async with service_of(named) as service:
+        with pytest.raises(SettingsError, match="the plan names a key registry"):
+            await device.client(service.grpc).__aenter__()
+    device.key = key
+    async with service_of(local) as service:
+        with pytest.raises(PlanChangedError, match="the service sent no key registry"):
+            await device.client(service.grpc).__aenter__()
+        async with device.client(service.grpc) as client:
+            assert client.plan == SILO

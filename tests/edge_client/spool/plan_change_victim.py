@@ -40,7 +40,7 @@ def run(step: str, path: Path, statement: int, now_ms: int) -> None:
         case "take up":
             history.take_up(NEW_REPORTS, None, now_ms)
         case "confirm":
-            history.confirm()
+            history.confirm(now_ms)
         case "undo":
             history.undo()
         case "erase":

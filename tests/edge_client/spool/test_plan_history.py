@@ -51,7 +51,7 @@ def begun(path: Path, plan: Plan) -> Spool:
 def changed(spool: Spool, plan: Plan, *, now_ms: int = NOW) -> PlanHistory:
     history = PlanHistory(spool)
     history.take_up(plan, None, now_ms)
-    history.confirm()
+    history.confirm(now_ms)
     return history
 
 
