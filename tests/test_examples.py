@@ -7,6 +7,7 @@ import shlex
 import shutil
 import textwrap
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ import pytest
 import hushsum as hs
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
-from edge_client import EdgeClient, NotCountedWarning
+from edge_client import EdgeClient, NotCountedWarning, Policy
 from edge_client.testing import MemoryService
 from hushsum import Plan
+from hushsum.signed_plan import SignedPlan
+from hushsum.signing import SigningKey
 from hushsum_cli.advise import advise
 from tests.hushsum_cli.calling import Hushsum
+from tests.plans import small_plan
 from tests.services import config_of
 
 ROOT = Path(__file__).parents[1]
@@ -210,7 +214,7 @@ async def test_what_the_page_for_devices_watches_and_tests_works(
 ) -> None:
     looked: dict[str, Any] = {}
     prometheus, told = device_code("prometheus_client"), device_code("from opentelemetry")
-    shown = device_code("EventKind.STOPPED")
+    shown = device_code("EventKind.LATE")
     for number, names in enumerate((prometheus, told, shown)):
         service = MemoryService(EXAMPLE_PLAN)
         service.late()
@@ -225,8 +229,37 @@ async def test_what_the_page_for_devices_watches_and_tests_works(
     assert "late" in capsys.readouterr().out
     counted = prometheus["EVENTS"].labels("late")
     assert counted._value.get() == 1
-    look = next(block for block in DEVICES if "next_attempt_ms" in block)
+    look = next(block for block in DEVICES if "status.next_attempt_ms" in block)
     exec(compile(look, "docs/devices.md", "exec"), looked)
     assert "1 late" in capsys.readouterr().out
     test = device_code("def test_readings_are_contributed")["test_readings_are_contributed"]
     await asyncio.to_thread(test, EXAMPLE_PLAN, tmp_path)
+
+
+async def test_the_loop_of_the_page_for_devices_follows_its_service_to_a_new_plan(tmp_path: Path) -> None:
+    key = SigningKey(bytes(32))
+    first, other = small_plan(), small_plan(sketch={"rows": 10})
+    plans: list[Plan] = []
+    begun = asyncio.Event()
+
+    async def contribute(client: EdgeClient) -> None:
+        plans.append(client.plan)
+        begun.set()
+        while True:
+            await client.add([1.5, 2.5])
+            await asyncio.sleep(0.05)
+
+    service = MemoryService(first, signed=SignedPlan.sign(first.bundle, key, "planner"))
+    policy = Policy(signed_by=key.verify_key, new_plan_after_s=0)
+    loop = device_code("async def follow")["follow"]
+    running = asyncio.create_task(loop(service, tmp_path / "spool.db", policy, contribute))
+    await begun.wait()
+    begun.clear()
+    service.plan, service.signed = other, SignedPlan.sign(other.bundle, key, "planner")
+    service.go_away()
+    service.come_back()
+    await begun.wait()
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert plans == [first, other]
