@@ -5,7 +5,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -25,7 +25,7 @@ from edge_client.errors import (
     SpoolError,
 )
 from edge_client.policy import Policy
-from edge_client.runtime import Runtime, SystemRuntime, run_to_completion
+from edge_client.runtime import Runtime, SystemRuntime, Tasks, run_to_completion
 from edge_client.spool.changes import Add
 from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
@@ -128,7 +128,9 @@ class EdgeClient:
         self._may_change_ms: int | None = None
         self._mode: Mode | None = None
         self._unreported = Unreported()
-        self._before: Mapping[str, int] = {}
+        self._before: Counter[str] = Counter()
+        self._erasure_due_ms: int | None = None
+        self._unreadable: set[str] = set()  # earlier plans, as they were reported
         self._problems = RecordProblems(0)
 
     async def __aenter__(self) -> Self:
@@ -426,36 +428,49 @@ class EdgeClient:
         if refused is not None:
             _LOG.warning("%s: the service's new plan is not taken up: %s", transport, refused)
             self._emit(Event(EventKind.PLAN_REFUSED, refused))
-        due_ms = await self._erase_held(history)
+        await self._erase_held(history)
         before = spool.tallies
         self._may_change_ms = await self._next_change_ms(history)  # for what the service may say from here on
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
         # What earlier runs have left unspent is counted as this one begins.
-        self._before = {**before, **{name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}}
+        unspent = {name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}
+        self._before = Counter({**before, **unspent})
         # A submission takes a time in which nothing of records is erased: there the next start does it.
-        if due_ms is not None and not (plan.privacy.is_silo or plan.privacy.mode == SECURE):
-            self._mode.driver.tasks.spawn(self._erase_when_due(history, due_ms), "earlier-plans")
+        if not (plan.privacy.is_silo or plan.privacy.mode == SECURE):
+            self._mode.driver.tasks.spawn(self._erase_when_due(history, self._mode.driver.tasks), "earlier-plans")
 
-    async def _erase_held(self, history: PlanHistory) -> int | None:
-        """Erases and reports what waits under earlier plans and is over; returns when more is due."""
-        now_ms = self._runtime.now_ms()
+    async def _erase_held(self, history: PlanHistory) -> None:
+        """Erases and reports what waits under earlier plans and is over."""
+        blocking = self._runtime.blocking
+        self._erasure_due_ms = self._runtime.now_ms()
         try:
-            erased, due_ms = await self._runtime.blocking(history.erase, now_ms)
-        except SpoolError as error:  # a full disk
+            erasure = await blocking(history.erase, self._erasure_due_ms)
+            self._held = await blocking(lambda: history.held)
+        except SpoolError as error:
             _LOG.warning("erasure of earlier plans failed, retrying: %s", error)
-            erased, due_ms = [], now_ms
-        self._held = await self._runtime.blocking(lambda: history.held)
-        for each in map(str, erased):
+            return
+        self._erasure_due_ms = erasure.due_ms
+        self._before.update(erasure.counts)  # none of it was added since this start
+        for each in set(erasure.unreadable) - self._unreadable:
+            _LOG.warning("%s", each)
+            self._emit(Event(EventKind.NOT_COUNTED, each))
+        self._unreadable.update(erasure.unreadable)
+        for each in map(str, erasure.erased):
             _LOG.warning("not counted: %s", each)
             self._unreported.add_erased(each)
             self._emit(Event(EventKind.NOT_COUNTED, each))
-        return due_ms
+        if erasure.erased:
+            try:
+                await blocking(history.note_reported)
+            except SpoolError as error:
+                _LOG.warning("what was erased of earlier plans will be reported again: %s", error)
 
-    async def _erase_when_due(self, history: PlanHistory, due_ms: int | None) -> None:
+    async def _erase_when_due(self, history: PlanHistory, tasks: Tasks) -> None:
         least_s, most_s = _ERASURES_APART_S
-        while due_ms is not None:
+        while (due_ms := self._erasure_due_ms) is not None:
             await self._runtime.sleep(min(max(least_s, (due_ms - self._runtime.now_ms()) / 1000), most_s))
-            due_ms = await self._erase_held(history)
+            # What was erased is reported, also where the client ends meanwhile.
+            await asyncio.shield(tasks.spawn(self._erase_held(history), "erasure", whole=True))
 
     async def _note_other_plan(self, history: PlanHistory) -> None:
         """Notes for the next start that the service collects another plan, whatever the policy is by now."""

@@ -47,11 +47,11 @@ class Event:
     Attributes:
         kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
             a secure sum, or of a silo, a window is in no sum; or what waited under an earlier plan was erased, because
-            its windows are over. ``plan changed``: this client began under the service's new plan. ``plan refused``: it
-            did not, and keeps its plan; the detail says why. ``spool full``: a batch was refused whole, for the spool
-            has reached its limit, or its disk takes no more. ``clock off``: the device's clock and the service's differ
-            by more than a window's lateness. ``stopped``: the service has ended the session for good
-            (another plan, or it does not accept who this is), or the spool cannot be used.
+            its windows are over, or cannot be read. ``plan changed``: this client began under the service's new plan.
+            ``plan refused``: it did not, and keeps its plan; the detail says why. ``spool full``: a batch was refused
+            whole, for the spool has reached its limit, or its disk takes no more. ``clock off``: the device's clock and
+            the service's differ by more than a window's lateness. ``stopped``: the service has ended the session for
+            good (another plan, or it does not accept who this is), or the spool cannot be used.
         detail: One sentence for people.
         delta: Of an answer: the delta's id.
         reason: Of ``refused``: the reason's name.

@@ -4,13 +4,17 @@ A change of plan is one transaction. It moves all rows of the current plan to ta
 id, and brings back those of the new plan, which has some if the spool had it before. It erases nothing and spends
 nothing: the change back restores every row. So a kill at any point leaves the one plan or the other, whole.
 
-The spends of all plans stay for ever, and are one account (:class:`edge_client.spool.transaction.DeviceBudget`). What
-waits under an earlier plan is kept until its windows are over by this device's clock, for the service may go back to
-that plan; then it is erased, and reported. No word of a service erases it.
+The spends of all plans stay for ever, and are one account (:class:`edge_client.spool.transaction.DeviceBudget`). With
+them stay the bounds of the windows that they paid for, closed windows, and memoised reports. What waits under an
+earlier plan is kept until its windows are over by this device's clock, for the service may go back to that plan; then
+it is erased, and reported. No word of a service erases it. A plan of which nothing waits is its id and totals, beside
+what stays.
 """
 
+import logging
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -23,14 +27,15 @@ from edge_client.spool.transaction import OVER, TAKES_PART, UNPAID, budget_in, t
 from edge_client.status import RECORDS_UNSPENT, SUBMISSIONS_LOST, WINDOWS_UNSPENT
 from hushsum.canonical import real_text
 from hushsum.delta import read_header
-from hushsum.errors import BudgetError, PlanError
+from hushsum.errors import BudgetError, HushsumError
 from hushsum.plan import Plan, plan_id_of
 from hushsum.privacy.guarantee import CENTRAL
 from hushsum_proto.answers import Status
 
+_LOG: Final = logging.getLogger("edge_client")
 #: A change that failed is tried again after this time, or after that between two changes, whichever is shorter.
 TRIES_APART_MS: Final = 600_000
-#: Earlier plans that a spool keeps something of. A service that changes its plan for ever must not fill a disk.
+#: Earlier plans of which something waits. A service that changes its plan for ever must not fill a disk.
 PLANS_MAX: Final = 64
 # What belongs to one plan, where the spool has the table.
 _TABLES: Final = (
@@ -53,12 +58,32 @@ _PLANS_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS former_plans (id BLOB PRIMARY KEY, bytes BLOB NOT NULL, signature BLOB, epsilon TEXT,"
     " delta TEXT)"
 )
-_ANY: Final = "SELECT 1 FROM former_{table} WHERE plan = ? LIMIT 1"
+# What was erased of earlier plans, and is not reported yet.
+_ERASED_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS erased_plans (number INTEGER PRIMARY KEY, plan BLOB NOT NULL, deltas INTEGER NOT NULL,"
+    " records INTEGER NOT NULL, windows INTEGER NOT NULL, unreported INTEGER NOT NULL)"
+)
 _HELD: Final = "SELECT (SELECT count(*) FROM former_deltas) + (SELECT count(*) FROM former_pending)"
 # Windows of an earlier plan in which this client has taken part and not submitted, and rounds of unknown result:
 # windows of reports are rows there, too, under no name.
-_TOOK_PART: Final = f"plan = ? AND state IN ({TAKES_PART}, {UNPAID})"
-_UNREPORTED: Final = "plan = ? AND fate IS NULL AND length(round) > 0"
+_TOOK_PART: Final = f"state IN ({TAKES_PART}, {UNPAID})"
+_UNREPORTED: Final = "fate IS NULL AND length(round) > 0"
+# The bound of a window that is paid for stays. So do closed windows: a clock that is set back must not open them.
+_UNPAID_BOUND: Final = (
+    "NOT EXISTS (SELECT 1 FROM former_rounds WHERE former_rounds.plan = former_contributions.plan"
+    " AND former_rounds.window = former_contributions.window)"
+)
+# Which rows of a table wait, or are erased with what waits.
+_WAITING: Final = {
+    "deltas": "1",
+    "pending": "1",
+    "contributions": _UNPAID_BOUND,
+    "attempts": _TOOK_PART,
+    "rounds": _UNREPORTED,
+    "memo": "1",
+    "memo_windows": "1",
+    "memo_kept": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,23 @@ class ErasedPlan:
         )
         what = ", ".join(f"{name}: {number}" for number, name in counted if number)
         return f"the service does not collect plan {self.plan_id.hex()[:12]} any more, whose windows are over ({what})"
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What was erased of earlier plans.
+
+    Attributes:
+        erased: All that is not reported yet, of earlier calls too, until :meth:`PlanHistory.note_reported`.
+        counts: What this call added to the tallies.
+        unreadable: A sentence for each plan that could not be read, and was left as it is.
+        due_ms: When more is due, by this device's clock; None where nothing is left that can be read.
+    """
+
+    erased: tuple[ErasedPlan, ...]
+    counts: Counter[str]
+    unreadable: tuple[str, ...]
+    due_ms: int | None
 
 
 class PlanHistory:
@@ -153,9 +195,9 @@ class PlanHistory:
         def change(database: sqlite3.Connection, _: Counter[str]) -> None:
             upgrade(database, PLAN_HISTORY_FORMAT)
             previous, is_known = _swap(database, plan.id, plan.bundle, signature)
-            (plans,) = database.execute("SELECT count(*) FROM former_plans").fetchone()
-            if plans > PLANS_MAX:
-                raise PolicyError(NEW_PLAN, "one more than those", f"{PLANS_MAX} earlier plans in a spool")
+            if len(_waiting(database)) > PLANS_MAX:
+                allowed = f"{PLANS_MAX} earlier plans of which something waits"
+                raise PolicyError(NEW_PLAN, "one more than those", allowed)
             _require_budget(database, plan, now_ms, is_known=is_known)
             _write_note(database, "previous", previous)
             _write_note(database, "tried_ms", now_ms)
@@ -196,39 +238,60 @@ class PlanHistory:
         self._spool.change_plan(change)
         return True
 
-    def erase(self, now_ms: int) -> tuple[list[ErasedPlan], int | None]:
+    def erase(self, now_ms: int) -> Erasure:
         """Erases what waits under earlier plans, of windows that are over by this device's clock.
+
+        Each plan is a transaction of its own, which notes what it erases until :meth:`note_reported`. One that fails,
+        as on a full disk, is due again at once; the others are erased.
 
         Args:
             now_ms: That clock, ms since 1970 UTC.
-
-        Returns:
-            What was erased; and when more is due, None where nothing is left.
         """
-        erased: list[ErasedPlan] = []
+        counts: Counter[str] = Counter()
+        unreadable: list[str] = []
         due_ms: list[int] = []
         for plan_id in self._earlier_plans():
-            waiting = self._windows(plan_id)
-            if not waiting:
-                continue
-            schedule = self._plan(plan_id).window
-            oldest = schedule.index_at(now_ms - schedule.lateness_ms)
-            if waiting[0] < oldest:
-                erased.append(self._spool.change(partial(_erase, plan_id, oldest)))
-            due_ms += [schedule.end_ms(window) + schedule.lateness_ms for window in waiting if window >= oldest][:1]
-        if erased:
+            try:
+                plan_counts, plan_due_ms = self._erase_plan(plan_id, now_ms)
+            except SpoolError as error:
+                _LOG.warning("erasure of earlier plan %s failed, retrying: %s", plan_id.hex()[:12], error)
+                due_ms.append(now_ms)
+            except HushsumError as error:
+                unreadable.append(f"earlier plan {plan_id.hex()[:12]} in the spool cannot be read: {error}")
+            else:
+                counts += plan_counts
+                due_ms += plan_due_ms
+        return Erasure(self._unreported(), counts, tuple(unreadable), min(due_ms, default=None))
+
+    def note_reported(self) -> None:
+        """Notes that all that was erased is reported."""
+        self._spool.change(lambda database, _: database.execute("DELETE FROM erased_plans"), recount=False)
+
+    def _unreported(self) -> tuple[ErasedPlan, ...]:
+        if "erased_plans" not in tables_of(self._spool.rows):
+            return ()
+        rows = self._spool.rows("SELECT plan, deltas, records, windows, unreported FROM erased_plans ORDER BY number")
+        return tuple(ErasedPlan(*row) for row in rows)
+
+    def _erase_plan(self, plan_id: bytes, now_ms: int) -> tuple[Counter[str], list[int]]:
+        """What erasing a plan added to the tallies, and when more of it is due."""
+        waiting = self._windows(plan_id)
+        if not waiting:
+            return Counter(), []
+        schedule = self._plan(plan_id).window
+        oldest = schedule.index_at(now_ms - schedule.lateness_ms)
+        counts: Counter[str] = Counter()
+        if waiting[0] < oldest:
+            counts = self._spool.change(partial(_erase, plan_id, oldest))
             self._spool.erase_answered()
-        return erased, min(due_ms, default=None)
+        return counts, [schedule.end_ms(window) + schedule.lateness_ms for window in waiting if window >= oldest][:1]
 
     def _windows(self, plan_id: bytes) -> list[int]:
         """Windows of an earlier plan of which something waits, ascending."""
         heads = self._spool.rows("SELECT substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", HEADER_BYTES, plan_id)
         windows = {read_header(head).window for (head,) in heads}
-        for query in (
-            "SELECT window FROM former_pending WHERE plan = ?",
-            f"SELECT window FROM former_attempts WHERE {_TOOK_PART}",  # noqa: S608  a constant of this module
-            f"SELECT window FROM former_rounds WHERE {_UNREPORTED}",  # noqa: S608  a constant of this module
-        ):
+        for table in ("pending", "contributions", "attempts", "rounds"):
+            query = f"SELECT window FROM former_{table} WHERE plan = ? AND {_WAITING[table]}"  # noqa: S608  constants of this module
             windows.update(window for (window,) in self._spool.rows(query, plan_id))
         return sorted(windows)
 
@@ -239,10 +302,7 @@ class PlanHistory:
 
     def _plan(self, plan_id: bytes) -> Plan:
         ((bundle,),) = self._spool.rows("SELECT bytes FROM former_plans WHERE id = ?", plan_id)
-        try:
-            return Plan.from_bytes(bundle)
-        except PlanError as error:
-            raise SpoolError(f"spool: it holds plan {plan_id.hex()[:12]}, which cannot be read: {error}") from error
+        return Plan.from_bytes(bundle)
 
     def _noted(self, column: str) -> Any:
         if "plan_change" not in tables_of(self._spool.rows):
@@ -311,12 +371,36 @@ def _move(database: sqlite3.Connection, table: str, previous: bytes, id: bytes) 
         database.execute(statement.format(table=table, columns=columns), values)
 
 
+def _waiting(database: sqlite3.Connection) -> set[bytes]:
+    """The ids of earlier plans of which something waits."""
+    return _plans_with(database, _WAITING)
+
+
+def _plans_with(database: sqlite3.Connection, conditions: Mapping[str, str]) -> set[bytes]:
+    """The ids of earlier plans that have such a row in one of these tables."""
+    tables = tables_of(_query(database))
+    queries = [
+        f"SELECT DISTINCT plan FROM former_{table} WHERE {condition}"  # noqa: S608  constants of this module
+        for table, condition in conditions.items()
+        if f"former_{table}" in tables
+    ]
+    return {plan_id for query in queries for (plan_id,) in database.execute(query)}
+
+
 def _forget_empty_plans(database: sqlite3.Connection) -> None:
-    """Forgets earlier plans of which the spool holds nothing, no spend either."""
-    queries = [_ANY.format(table=table) for table in _TABLES if f"former_{table}" in tables_of(_query(database))]
-    for plan_id in database.execute("SELECT id FROM former_plans").fetchall():
-        if not any(database.execute(query, plan_id).fetchone() for query in queries):
-            database.execute("DELETE FROM former_plans WHERE id = ?", plan_id)
+    """Forgets earlier plans of which nothing waits; where something stays, all but that, the id and the totals.
+
+    A key registry is fetched again.
+    """
+    waiting, kept = _waiting(database), _plans_with(database, dict.fromkeys({*_TABLES} - {"directory"}, "1"))
+    plans = {plan_id for (plan_id,) in database.execute("SELECT id FROM former_plans")}
+    for plan_id in plans - waiting:
+        if "former_directory" in tables_of(_query(database)):
+            database.execute("DELETE FROM former_directory WHERE plan = ?", (plan_id,))
+        if plan_id in kept:
+            database.execute("UPDATE former_plans SET bytes = x'', signature = NULL WHERE id = ?", (plan_id,))
+        else:
+            database.execute("DELETE FROM former_plans WHERE id = ?", (plan_id,))
 
 
 def _require_budget(database: sqlite3.Connection, plan: Plan, now_ms: int, *, is_known: bool) -> None:
@@ -344,8 +428,12 @@ def _require_budget(database: sqlite3.Connection, plan: Plan, now_ms: int, *, is
         raise PolicyError(NEW_PLAN, f"a cost that it cannot ({error})", allowed) from error
 
 
-def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str]) -> ErasedPlan:
-    """Erases what waits of windows before ``oldest``, and counts it; the caller holds a transaction."""
+def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str]) -> Counter[str]:
+    """Erases what waits of windows before ``oldest``, notes it and counts it; the caller holds a transaction.
+
+    Returns:
+        The counts.
+    """
     over = (plan_id, oldest)
     heads = database.execute(
         "SELECT rowid, substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", (HEADER_BYTES, plan_id)
@@ -359,10 +447,19 @@ def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Co
         over,
     )
     database.execute("DELETE FROM former_pending WHERE plan = ? AND window < ?", over)
-    query = f"UPDATE former_attempts SET state = {OVER} WHERE {_TOOK_PART} AND window < ?"  # noqa: S608  constants of this module
+    query = f"UPDATE former_attempts SET state = {OVER} WHERE plan = ? AND window < ? AND {_TOOK_PART}"  # noqa: S608  constants of this module
     windows = database.execute(query, over).rowcount
-    query = f"UPDATE former_rounds SET fate = ? WHERE {_UNREPORTED} AND window < ?"  # noqa: S608  constants of this module
+    query = f"UPDATE former_rounds SET fate = ? WHERE plan = ? AND window < ? AND {_UNREPORTED}"  # noqa: S608  constants of this module
     unreported = database.execute(query, (Status.UNKNOWN.value, *over)).rowcount
+    query = f"DELETE FROM former_contributions WHERE plan = ? AND window < ? AND {_UNPAID_BOUND}"  # noqa: S608  constants of this module
+    database.execute(query, over)
+    if deltas or records or windows or unreported:
+        database.execute(_ERASED_TABLE)
+        database.execute(
+            "INSERT INTO erased_plans (plan, deltas, records, windows, unreported) VALUES (?, ?, ?, ?, ?)",
+            (plan_id, len(deltas), records, windows, unreported),
+        )
+    _forget_empty_plans(database)
     counts[Status.UNKNOWN.value] += len(deltas)
     counts.update({RECORDS_UNSPENT: records, WINDOWS_UNSPENT: windows, SUBMISSIONS_LOST: unreported})
-    return ErasedPlan(plan_id, len(deltas), records, windows, unreported)
+    return counts

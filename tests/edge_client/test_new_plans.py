@@ -1,10 +1,14 @@
 """A client takes its service's new plan up where its policy allows that, and keeps what it has where it does not."""
 
-from contextlib import suppress
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
+from typing_extensions import override
 
 from edge_client import (
     Config,
@@ -28,6 +32,8 @@ from tests.edge_client.local_clients import RushingClock
 from tests.edge_client.local_plans import CLIENT_REPORTS, NEW_REPORTS, report_plan
 from tests.edge_client.spools import opened
 from tests.plans import client_plan, secure_plan, small_plan
+
+T = TypeVar("T")
 
 KEY: Final = SigningKey(b"planner".ljust(32, b"."))
 CONFIG: Final = Config(backoff_first_s=0.01, backoff_longest_s=0.01, close_flush_s=0.0)
@@ -313,6 +319,7 @@ async def test_what_waits_under_an_earlier_plan_is_erased_and_reported_once_its_
         await client.flush()
         status = client.status()
         assert (status.held, status.unknown, status.queued) == (0, 1, 0)
+        assert client.status(since_start=True).unknown == 0  # it was in the spool
     assert len(raised.value.erased) == 1
     (event,) = [event for event in device.events if event.kind is EventKind.NOT_COUNTED]
     assert event.detail == raised.value.erased[0]
@@ -404,3 +411,72 @@ async def test_a_client_that_stops_for_a_new_plan_says_when_the_next_one_may_tak
         assert await stopped(policy) == [now_ms + HOUR] * 2
     device.clock.at_ms = now_ms + HOUR
     assert (await device.start(policy))[0] == OLD
+
+
+async def held_under_an_earlier_plan(device: Device) -> None:
+    """Leaves a record under an earlier plan."""
+    device.collect(OLD)
+    await device.contribute(offline=True)
+    device.collect(NEW)
+    await device.hear_of_other_plan()
+    await device.contribute()
+
+
+class ErasingClock(RushingClock):
+    """Lets an erasure begin, and go on when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held = False
+        self.has_begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    @override
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        if self.is_held and getattr(function, "__name__", "") == "erase":
+            self.has_begun.set()
+            await self.may_go_on.wait()
+        return await super().blocking(function, *arguments)
+
+
+async def test_what_is_erased_while_a_client_ends_is_reported(device: Device) -> None:
+    await held_under_an_earlier_plan(device)
+    clock = device.clock = ErasingClock()
+    client = await device.client().__aenter__()
+    clock.is_held = True
+    while not clock.has_begun.is_set():
+        clock.pass_time(4 * 3600)
+        await asyncio.sleep(0)
+    ending = asyncio.create_task(client.end(wait=True))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    clock.may_go_on.set()
+    (warning,) = await ending
+    assert "windows are over (deltas without an answer: 1)" in str(warning)
+    assert len(device.kinds(EventKind.NOT_COUNTED)) == 1
+    assert (await device.start())[1].unknown == 1
+    assert len(device.kinds(EventKind.NOT_COUNTED)) == 1
+
+
+async def test_what_a_killed_client_had_erased_is_reported_by_the_next_one(device: Device) -> None:
+    await held_under_an_earlier_plan(device)
+    spool = opened(device.path)
+    assert PlanHistory(spool).erase(device.clock.now_ms() + 10 * HOUR).counts["unknown"] == 1
+    spool.close()  # as if it were killed here
+    with pytest.warns(Warning, match="windows are over"):
+        await device.start()
+    assert len(device.kinds(EventKind.NOT_COUNTED)) == 1
+    await device.start()
+    assert len(device.kinds(EventKind.NOT_COUNTED)) == 1
+
+
+async def test_a_damaged_delta_of_an_earlier_plan_is_reported_and_stops_nothing(device: Device) -> None:
+    await held_under_an_earlier_plan(device)
+    with closing(sqlite3.connect(device.path)) as database, database:
+        database.execute("UPDATE former_deltas SET bytes = x'00'")
+    async with device.client() as client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+        assert client.status().held == 1
+    (event,) = [event for event in device.events if event.kind is EventKind.NOT_COUNTED]
+    assert event.detail.startswith(f"earlier plan {OLD.hex_id[:12]} in the spool cannot be read")

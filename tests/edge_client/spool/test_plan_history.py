@@ -15,11 +15,11 @@ from edge_client import AccountError, PolicyError
 from edge_client.encoding import ReportEncoder, split
 from edge_client.errors import SpoolError, SpoolFullError
 from edge_client.participation.silo import prepared
-from edge_client.spool.changes import StoredDelta
+from edge_client.spool.changes import Remove, StoredDelta
 from edge_client.spool.plan_history import PLANS_MAX, PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.spool.transaction import ReportTransaction
-from edge_client.spool.window_submissions import SiloSubmissions
+from edge_client.spool.window_submissions import SecureSubmissions, SiloSubmissions
 from edge_client.status import Counts, SendStats
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
@@ -29,13 +29,14 @@ from hushsum.privacy.accountant import Account
 from tests.edge_client.clocks import HOUR, MINUTE
 from tests.edge_client.local_plans import CLIENT_REPORTS, NEW_REPORTS, report_plan, silo_plan
 from tests.edge_client.spools import opened
-from tests.plans import small_plan
+from tests.plans import client_plan, secure_plan, small_plan
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
 W = 7
 NOW = CLIENT_REPORTS.window.start_ms(W)
-CENTRAL = small_plan(window={"length": "1h", "lateness": "20m"})
+WINDOW = {"length": "1h", "lateness": "20m"}
+CENTRAL = small_plan(window=WINDOW)
 SILO = silo_plan(unit="client", records_per_client=2, epsilon=1, total_epsilon=3)
 NEW_SILO = silo_plan(unit="client", records_per_client=2, epsilon=1, total_epsilon=2, population="another")
 #: Which tables have rows of a plan, under whatever name.
@@ -301,16 +302,20 @@ def test_what_waits_is_erased_once_its_windows_are_over_and_counted(path: Path) 
     kept = spool.load(0, 10, 2**20)
     history = changed(spool, small_plan(sketch={"rows": 10}))
     end = CENTRAL.window.end_ms(W) + 20 * MINUTE
-    assert history.erase(end - 1) == ([], end)
-    ((erased,), due) = history.erase(end)
-    assert (erased.plan_id, erased.deltas, due) == (CENTRAL.id, 1, end + HOUR)
+    early = history.erase(end - 1)
+    assert (early.erased, early.due_ms) == ((), end)
+    erasure = history.erase(end)
+    (erased,) = erasure.erased
+    assert (erased.plan_id, erased.deltas, erasure.due_ms) == (CENTRAL.id, 1, end + HOUR)
+    history.note_reported()
     assert (history.held, counts(spool).unknown) == (1, 1)
     everything = path.read_bytes() + Path(f"{path}-wal").read_bytes()
     assert kept[0].data not in everything
     assert kept[1].data in everything
     changed(spool, CENTRAL)
     assert spool.unanswered() == (1,)
-    assert history.erase(end + 10 * HOUR) == ([], None)
+    nothing = history.erase(end + 10 * HOUR)
+    assert (nothing.erased, nothing.due_ms) == ((), None)
 
 
 def test_what_waits_of_a_silo_is_erased_and_its_spends_stay(path: Path) -> None:
@@ -320,8 +325,9 @@ def test_what_waits_of_a_silo_is_erased_and_its_spends_stay(path: Path) -> None:
         spool.commit([split(SILO, [[1.0, 2.0]], window)])
     submit(spool, submissions, SILO)  # of two records
     history = changed(spool, NEW_SILO)
-    (erased,), due = history.erase(NOW + 100 * HOUR)
-    assert due is None
+    erasure = history.erase(NOW + 100 * HOUR)
+    (erased,) = erasure.erased
+    assert erasure.due_ms is None
     assert (erased.deltas, erased.records, erased.windows, erased.unreported) == (1, 1, 1, 1)
     assert str(erased).endswith(
         "(deltas without an answer: 1, records that were not submitted: 1, windows without a submission: 1, "
@@ -335,6 +341,86 @@ def test_what_waits_of_a_silo_is_erased_and_its_spends_stay(path: Path) -> None:
     assert submissions.is_spent(W)
     assert submissions.update(range(W, W + 2)).open == ()
     assert len(submissions.account.spends) == 1
+
+
+def test_earlier_plans_of_which_all_is_erased_do_not_count_for_their_number(path: Path) -> None:
+    spool = begun(path, CENTRAL)
+    for seed in range(PLANS_MAX):
+        spool.commit([split(Plan.from_bytes(spool.plan or b""), [[1.0, 2.0]], W)])
+        history = changed(spool, small_plan(sketch={"seed": seed + 100}, window=WINDOW))
+    spool.commit([split(Plan.from_bytes(spool.plan or b""), [[1.0, 2.0]], W)])
+    with pytest.raises(PolicyError, match=f"{PLANS_MAX} earlier plans"):
+        history.take_up(small_plan(sketch={"seed": 1000}), None, NOW)
+    assert len(history.erase(NOW + 100 * HOUR).erased) == PLANS_MAX
+    changed(spool, small_plan(sketch={"seed": 1000}, window=WINDOW), now_ms=NOW + 100 * HOUR)
+    assert len(history._earlier_plans()) == 1
+
+
+def test_bounds_of_an_earlier_plan_are_erased_with_its_windows_but_never_those_that_are_paid_for(path: Path) -> None:
+    counted = client_plan()
+    spool = begun(path, counted)
+    (sent,) = spool.commit([split(counted, [[1.0, 2.0]], W)])
+    assert isinstance(sent, tuple)
+    spool.commit([Remove(sent[0].sequence, "acknowledged")])
+    history = changed(spool, CENTRAL)
+    end = counted.window.end_ms(W) + counted.window.lateness_ms
+    assert history.erase(end - 1).due_ms == end
+    assert (history.erase(end).erased, history._earlier_plans()) == ((), [])
+    spool.close()
+    path.unlink()
+    full(path)
+    spool = opened(path)
+    history = changed(spool, NEW_REPORTS)
+    bounds = spool.rows("SELECT * FROM former_contributions")
+    history.erase(NOW + 100 * HOUR)
+    assert spool.rows("SELECT * FROM former_contributions") == bounds != []
+
+
+def test_a_plan_of_which_spends_alone_are_left_is_its_id_and_its_totals(path: Path) -> None:
+    spool = begun(path, NEW_REPORTS)
+    report(spool, NEW_REPORTS, [[1.0, 2.0]])
+    history = changed(spool, CLIENT_REPORTS)
+    (totals,) = spool.rows("SELECT id, epsilon, delta FROM former_plans")
+    history.erase(NOW + 100 * HOUR)
+    assert spool.rows("SELECT id, epsilon, delta, bytes, signature FROM former_plans") == [(*totals, b"", None)]
+    assert len(account_of(spool, CLIENT_REPORTS).spends) == 1
+    changed(spool, NEW_REPORTS)
+    assert account_of(spool, NEW_REPORTS).left.epsilon == 2
+    (last,) = report(spool, NEW_REPORTS, [[1.0, 2.0]] * 2)
+    assert last.records == 1  # of two in the window, one was added before
+
+
+def test_what_was_erased_is_reported_until_that_is_noted_and_a_plan_that_fails_keeps_no_other(path: Path) -> None:
+    spool = begun(path, CENTRAL)
+    spool.commit([split(CENTRAL, [[1.0, 2.0]], W)])
+    other = small_plan(sketch={"rows": 12}, window=WINDOW)
+    changed(spool, other)
+    spool.commit([split(other, [[1.0, 2.0]], W)])
+    damaged = "UPDATE former_deltas SET bytes = x'00' WHERE plan = ?"
+    history = changed(spool, small_plan(sketch={"rows": 10}))
+    spool.change(lambda database, _: database.execute(damaged, (CENTRAL.id,)))
+    for counted in (1, 0):
+        erasure = history.erase(NOW + 100 * HOUR)
+        assert [erased.plan_id for erased in erasure.erased] == [other.id]
+        assert erasure.counts["unknown"] == counted
+        (why,) = erasure.unreadable
+        assert why.startswith(f"earlier plan {CENTRAL.hex_id[:12]} in the spool cannot be read")
+        assert erasure.due_ms is None
+    spool.close()
+    history = PlanHistory(opened(path))
+    assert len(history.erase(NOW).erased) == 1
+    history.note_reported()
+    assert history.erase(NOW).erased == ()
+
+
+def test_a_plan_that_was_not_confirmed_leaves_nothing(path: Path) -> None:
+    spool = begun(path, CENTRAL)
+    history = PlanHistory(spool)
+    history.take_up(secure_plan(), None, NOW)
+    SecureSubmissions(spool, secure_plan()).keep_directory(b"the key registry of its clients")
+    assert history.undo()
+    assert history._earlier_plans() == []
+    assert spool.rows("SELECT * FROM former_directory") == []
 
 
 # --------------------------------------------------------------------------------------------------- whenever it stops
