@@ -70,7 +70,9 @@ class Policy:
             in place of others' and open what this device sends. It says nothing of other plans.
         min_window_s: The shortest window in seconds: each may spend ε anew.
         max_total_epsilon: The largest ``total_epsilon`` that a plan may have: what its population may spend in all, and
-            this device in its lifetime. It means no more than the δ at which that ε is counted: see the next.
+            this device in its lifetime; in mode ``central`` this device under its plans of that mode, which all have
+            one population, and whose spends the service alone counts. It means no more than the δ at which that ε is
+            counted: see the next.
         max_total_delta: The largest ``total_delta`` that a plan may have: the more of it, the more windows an ε in all
             pays for, pure ones too; from 0 to 1. None: 0 where ``max_delta`` is 0; else 0.0001 where
             ``max_total_epsilon`` is set, for with a large δ a small ε in all says nothing; else no limit. 0 demands
@@ -182,16 +184,24 @@ class Policy:
     def check_change(self, earlier: Plan, plan: Plan, signed: SignedPlan | None) -> None:
         """Refuses a plan in place of an earlier one that these rules do not allow, or that protects less than that.
 
-        The earlier plan's trust mode, unit ``client`` and key registry become rules.
+        The earlier plan's trust mode, unit ``client`` and key registry become rules; so do the adversary and the share
+        of corrupt clients of a secure sum, where the new plan has one, too. In mode ``central`` the service alone
+        counts what is spent, by population: there a new plan must be of the same population, and may not raise its
+        totals.
 
         Raises:
             PolicyError: As :meth:`check`.
         """
-        had = earlier.privacy
-        mode = max(self.mode or CENTRAL, had.mode, key=_STRENGTH.__getitem__)
+        had, cohort = earlier.privacy, plan.privacy.cohort
         unit = CLIENT if had.unit == CLIENT else self.unit
         directory = self.directory or bool(had.cohort and had.cohort.directory)
-        replace(self, mode=mode, unit=unit, directory=directory).check(plan, signed)
+        replace(self, unit=unit, directory=directory).check(plan, signed)
+        _require_mode(plan, had.mode, adversary="" if had.cohort is None else had.cohort.adversary)
+        if had.cohort is not None and cohort is not None and cohort.corrupt < had.cohort.corrupt:
+            asked = f"a secure sum in which a share of {real_text(cohort.corrupt)} may be corrupt"
+            raise PolicyError(NEW_PLAN, asked, f"at least the share before, {real_text(had.cohort.corrupt)}")
+        if plan.privacy.mode == CENTRAL:
+            _require_totals(earlier, plan)
 
     def _check_numbers(self, plan: Plan) -> None:
         privacy, limits = plan.privacy, plan.limits
@@ -211,12 +221,8 @@ class Policy:
             raise PolicyError("min_window_s", asked_length, f"windows of at least {real_text(shortest)} s")
 
     def _check_mode(self, plan: Plan) -> None:
-        cohort, mode, weakest = plan.privacy.cohort, plan.privacy.mode, self.mode or CENTRAL
-        if _STRENGTH[mode] < _STRENGTH[weakest]:
-            raise PolicyError("mode", f"mode {mode!r}, {_TRUSTED[mode]}", _ASKED[weakest])
-        if weakest == SECURE and cohort is not None and cohort.adversary != MALICIOUS:
-            asked = f"a secure sum with adversary {cohort.adversary!r}: the server is trusted to follow the protocol"
-            raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}")
+        cohort = plan.privacy.cohort
+        _require_mode(plan, self.mode or CENTRAL, adversary=MALICIOUS)
         if self.directory and cohort is not None and not cohort.directory:
             asked = "a secure sum without a key registry, in which the server is trusted to relay keys"
             raise PolicyError("directory", asked, "a plan with a key registry of clients")
@@ -235,6 +241,28 @@ class Policy:
         except PlanError as error:
             asked = f"a signature that does not verify (it claims key {signed.key_id!r})"
             raise PolicyError(SIGNED_BY, asked, allowed) from error
+
+
+def _require_mode(plan: Plan, weakest: str, *, adversary: str) -> None:
+    """Refuses a plan of a weaker mode; and, where that is ``secure``, a secure sum against a weaker adversary."""
+    cohort, mode = plan.privacy.cohort, plan.privacy.mode
+    if _STRENGTH[mode] < _STRENGTH[weakest]:
+        raise PolicyError("mode", f"mode {mode!r}, {_TRUSTED[mode]}", _ASKED[weakest])
+    if weakest == SECURE and adversary == MALICIOUS and cohort is not None and cohort.adversary != MALICIOUS:
+        asked = f"a secure sum with adversary {cohort.adversary!r}: the server is trusted to follow the protocol"
+        raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}")
+
+
+def _require_totals(earlier: Plan, plan: Plan) -> None:
+    """Refuses a central plan of another population than its predecessor's, or one that may spend more in all."""
+    had, limits = earlier.limits, plan.limits
+    if limits.population != had.population:
+        asked = f"population {limits.population!r}, for which the service begins to count anew"
+        raise PolicyError(NEW_PLAN, asked, f"plans of population {had.population!r} in mode {CENTRAL!r}")
+    for name, asks, most in (("epsilon", limits.epsilon, had.epsilon), ("delta", limits.delta, had.delta)):
+        if asks > most:
+            allowed = f"at most the total of the plan before, {real_text(most)}"
+            raise PolicyError(NEW_PLAN, f"total_{name} {real_text(asks)}", allowed)
 
 
 def _exact(value: _Number | None) -> Fraction | None:

@@ -220,3 +220,52 @@ def test_a_device_that_wants_not_to_be_seen_sends_no_reports() -> None:
         with pytest.raises(PolicyError) as caught:
             Policy(participation="protected").check(plan)
         assert caught.value.rule == "participation"
+
+
+# ---------------------------------------------------------------------------------------------------- a change of plan
+
+CURIOUS = {"adversary": "honest-but-curious"}
+
+
+def total(total_epsilon: int, **privacy: object) -> Plan:
+    return small_plan(privacy={"total_epsilon": total_epsilon, **privacy})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "plan"),
+    [
+        (total(3), small_plan(privacy={"total_epsilon": 2}, sketch={"rows": 10})),
+        (small_plan(), LOCAL_PLANS["k-rr"]),
+        (secure_plan(CURIOUS), secure_plan(CURIOUS, sketch={"rows": 10})),
+        (secure_plan(CURIOUS), secure_plan()),
+        (secure_plan(), LOCAL_PLANS["silo"]),
+        (secure_plan(), secure_plan({"corrupt": "0.2"})),
+    ],
+    ids=["a lower total", "a stricter mode", "the same adversary", "a stronger one", "from secure to local", "corrupt"],
+)
+def test_a_plan_that_protects_as_its_predecessor_does_may_follow_it(earlier: Plan, plan: Plan) -> None:
+    Policy().check_change(earlier, plan, None)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "plan", "why"),
+    [
+        (small_plan(), small_plan(privacy={"population": "another"}), "population 'another'.*begins to count anew"),
+        (total(3), total(4), "at most the total of the plan before, 3, but the plan has total_epsilon 4"),
+        (secure_plan(), small_plan(), "rule mode"),
+        (LOCAL_PLANS["silo"], secure_plan(), "rule mode"),
+        (secure_plan(), secure_plan(CURIOUS), "adversary 'honest-but-curious'"),
+        (secure_plan({"corrupt": "0.2"}), secure_plan(), "a share of 0.1 may be corrupt"),
+    ],
+    ids=["another population", "a raised total", "central", "secure", "a weaker adversary", "fewer corrupt clients"],
+)
+def test_a_plan_that_protects_less_than_its_predecessor_may_not_follow_it(earlier: Plan, plan: Plan, why: str) -> None:
+    Policy().check(plan)
+    with pytest.raises(PolicyError, match=why):
+        Policy().check_change(earlier, plan, None)
+    Policy().check(earlier)
+
+
+def test_a_policy_of_mode_secure_still_wants_a_malicious_adversary_after_a_weaker_one() -> None:
+    with pytest.raises(PolicyError, match="mode 'secure' with adversary 'malicious'"):
+        Policy(mode="secure").check_change(secure_plan(CURIOUS), secure_plan(CURIOUS), None)
