@@ -22,9 +22,9 @@ from typing import Any, Final
 from edge_client.errors import PolicyError, SpoolError
 from edge_client.policy import NEW_PLAN
 from edge_client.spool.changes import Query
-from edge_client.spool.spool import HEADER_BYTES, PLAN_HISTORY_FORMAT, Spool, upgrade, write_signature
+from edge_client.spool.spool import HEADER_BYTES, OTHER_REPORTS, PLAN_HISTORY_FORMAT, Spool, upgrade, write_signature
 from edge_client.spool.transaction import OVER, TAKES_PART, UNPAID, budget_in, tables_of
-from edge_client.status import RECORDS_UNSPENT, SUBMISSIONS_LOST, WINDOWS_UNSPENT
+from edge_client.status import RECORDS_UNSPENT, REPORTS, SUBMISSIONS_LOST, WINDOWS_UNSPENT
 from hushsum.canonical import real_text
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError, HushsumError
@@ -51,12 +51,12 @@ _TABLES: Final = (
 )
 _CHANGE_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS plan_change (only INTEGER PRIMARY KEY CHECK (only = 1), told INTEGER NOT NULL,"
-    " changed_ms INTEGER, tried_ms INTEGER, previous BLOB)"
+    " changed_ms INTEGER, tried_ms INTEGER, previous BLOB, other_reports INTEGER NOT NULL DEFAULT 0)"
 )
-# The totals are those of the plan, where the device has a budget of its own.
+# The totals are those of the plan, where the device has a budget of its own. ``reports`` counts what is memoised.
 _PLANS_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS former_plans (id BLOB PRIMARY KEY, bytes BLOB NOT NULL, signature BLOB, epsilon TEXT,"
-    " delta TEXT)"
+    " delta TEXT, reports INTEGER NOT NULL)"
 )
 # What was erased of earlier plans, and is not reported yet.
 _ERASED_TABLE: Final = (
@@ -337,13 +337,14 @@ def _swap(database: sqlite3.Connection, id: bytes, bundle: bytes, signature: byt
     signed = database.execute("SELECT bytes FROM plan_signature").fetchone() if "plan_signature" in tables else None
     database.execute(_PLANS_TABLE)
     database.execute(
-        "INSERT INTO former_plans (id, bytes, signature, epsilon, delta) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO former_plans (id, bytes, signature, epsilon, delta, reports) VALUES (?, ?, ?, ?, ?, ?)",
         (
             previous,
             data,
             None if signed is None else signed[0],
             None if limits is None else real_text(limits.epsilon),
             None if limits is None else real_text(limits.delta),
+            _own_reports(database) if plan.privacy.local is not None and plan.privacy.local.memoise else 0,
         ),
     )
     for table in _TABLES:
@@ -354,8 +355,23 @@ def _swap(database: sqlite3.Connection, id: bytes, bundle: bytes, signature: byt
         database.execute("DELETE FROM plan_signature")
     if signature is not None:
         write_signature(database, signature)
-    is_known = database.execute("DELETE FROM former_plans WHERE id = ?", (id,)).rowcount == 1
-    return previous, is_known
+    known = database.execute("SELECT reports FROM former_plans WHERE id = ?", (id,)).fetchone()
+    database.execute("DELETE FROM former_plans WHERE id = ?", (id,))
+    others = _reports(database) - (0 if known is None else known[0])
+    _write_note(database, "other_reports", others)
+    return previous, known is not None
+
+
+def _reports(database: sqlite3.Connection) -> int:
+    """Reports of all plans."""
+    query = "SELECT coalesce(sum(count), 0) FROM tallies WHERE name = ?"
+    return int(database.execute(query, (REPORTS,)).fetchone()[0])
+
+
+def _own_reports(database: sqlite3.Connection) -> int:
+    """Reports of the current plan, of which all are memoised, or none."""
+    noted = database.execute(OTHER_REPORTS).fetchone() if "plan_change" in tables_of(_query(database)) else None
+    return _reports(database) - (0 if noted is None else noted[0])
 
 
 def _move(database: sqlite3.Connection, table: str, previous: bytes, id: bytes) -> None:

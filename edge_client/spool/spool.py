@@ -204,6 +204,8 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
 
 
 T = TypeVar("T")
+#: Of the reports that are counted, those of other plans than the current one.
+OTHER_REPORTS: Final = "SELECT other_reports FROM plan_change"
 HEADER_BYTES: Final = 64  # no delta's header is longer
 _RESERVED: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
@@ -310,7 +312,8 @@ class Spool:
             self._database.execute("INSERT OR IGNORE INTO memo_key (only, secret) VALUES (1, ?)", (drawn,))
             (secret,) = self._database.execute("SELECT secret FROM memo_key").fetchone()
         # Each report as if its record had been a new one: how many were is the records' to say.
-        self._state.memo = memoization.REPORT_BYTES * self._tallies[REPORTS]
+        others = self.rows(OTHER_REPORTS) if "plan_change" in tables_of(self.rows) else []
+        self._state.memo = memoization.REPORT_BYTES * (self._tallies[REPORTS] - sum(number for (number,) in others))
         return bytes(secret)
 
     def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, recount: bool = True) -> T:
@@ -416,7 +419,10 @@ class Spool:
         sizes = Counter({"deltas": 0, "pending": 0, "former_deltas": 0, "former_pending": 0})
         for table in sizes.keys() & tables_of(self._database.execute):
             sizes[table] = self._number(_RESERVED.format(table=table))
-        return sizes["deltas"] + sizes["pending"], sizes["former_deltas"] + sizes["former_pending"]
+        held = sizes["former_deltas"] + sizes["former_pending"]
+        if "former_plans" in tables_of(self._database.execute):
+            held += memoization.REPORT_BYTES * self._number("SELECT coalesce(sum(reports), 0) FROM former_plans")
+        return sizes["deltas"] + sizes["pending"], held
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

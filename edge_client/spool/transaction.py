@@ -10,6 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from edge_client.errors import AccountError, NoPartError, SpoolError, SpoolFullError
@@ -70,7 +71,7 @@ class SpoolState:
         bytes: Reserved for the deltas that it holds, none of which is larger than its share.
         bytes_max: That may be reserved.
         memo: Bytes reserved for memoised reports, for good, each as if its record were a new one.
-        held: Bytes reserved for what waits under earlier plans (:mod:`edge_client.spool.plan_history`).
+        held: Bytes reserved for what earlier plans keep (:mod:`edge_client.spool.plan_history`).
     """
 
     stream: int
@@ -166,7 +167,7 @@ class SpoolTransaction:
         memo = state.memo + memoised
         if state.bytes + state.held + size + memo > state.bytes_max:
             held = f"{state.bytes} bytes are in use by unanswered deltas, this batch needs up to {size}"
-            held += f", {state.held} by deltas of earlier plans" if state.held else ""
+            held += f", {state.held} by deltas and memoised reports of earlier plans" if state.held else ""
             kept = f", {memo} by memoised reports, which are kept for the life of the plan" if memo else ""
             limit = f"the limit is {state.bytes_max} (spool_bytes_max)"
             raise SpoolFullError(f"spool: {held}{kept}, {limit}; this batch was not added")
@@ -293,9 +294,16 @@ class BudgetTransaction(SpoolTransaction):
         try:
             self._account = self._account.charge(spend)
         except BudgetError as error:
-            raise AccountError(window, self._account.left, str(error)) from error
+            raise AccountError(window, self._left(), str(error)) from error
         self._spends[window] = spend
         return spend
+
+    def _left(self) -> Cost:
+        """What the account still allows; nothing where its spends have no total."""
+        try:
+            return self._account.left
+        except BudgetError:
+            return Cost(Fraction(0), Fraction(0))
 
 
 class ReportTransaction(BudgetTransaction):

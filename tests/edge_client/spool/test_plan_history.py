@@ -13,7 +13,7 @@ import pytest
 
 from edge_client import AccountError, PolicyError
 from edge_client.encoding import ReportEncoder, split
-from edge_client.errors import SpoolError, SpoolFullError
+from edge_client.errors import NoPartError, SpoolError, SpoolFullError
 from edge_client.participation.silo import prepared
 from edge_client.spool.changes import Remove, StoredDelta
 from edge_client.spool.plan_history import PLANS_MAX, PlanHistory
@@ -194,7 +194,25 @@ def test_what_is_held_counts_for_the_limit_on_bytes(path: Path) -> None:
     assert history.held == 1
     (refused,) = spool.commit([split(CENTRAL, np.full((50, 2), 3.0), W)])
     assert isinstance(refused, SpoolFullError)
-    assert "by deltas of earlier plans" in str(refused)
+    assert "by deltas and memoised reports of earlier plans" in str(refused)
+
+
+def test_memoised_reports_are_reserved_for_where_the_plan_memoises_and_by_plan(path: Path) -> None:
+    limits: dict[str, Any] = {"unit": "client", "records_per_client": 3000, "epsilon": 1, "total_epsilon": 5}
+    fresh, memo = report_plan(**limits), report_plan(memoise=True, **limits)
+    spool = begun(path, fresh)
+    (sent,) = report(spool, fresh, np.full((2000, 2), 0.5))
+    spool.commit([Remove(sent.sequence, "acknowledged")])
+    changed(spool, memo)
+    (sent,) = report(spool, memo, [[1.0, 2.0]] * 3, W + 1)
+    spool.commit([Remove(sent.sequence, "acknowledged")])
+    assert spool._state.memo == 3 * 128
+    changed(spool, fresh)
+    assert (spool._state.memo, spool._state.held) == (0, 3 * 128)
+    report(spool, fresh, [[1.0, 2.0]] * 5, W + 2)
+    changed(spool, memo)
+    report(spool, memo, [[1.0, 2.0]], W + 1)
+    assert spool._state.memo == 4 * 128
 
 
 def test_a_plan_under_which_nothing_was_kept_is_forgotten_and_the_number_of_others_is_bounded(path: Path) -> None:
@@ -290,6 +308,22 @@ def test_a_silo_that_submitted_is_not_asked_for_the_window_again_after_the_chang
     assert W not in submissions.update(range(W, W + 2)).open
     assert len(submissions.account.spends) == 2
     assert submissions.account.left.epsilon == 0  # of 2, the lower total
+
+
+def test_a_window_that_an_account_without_a_total_cannot_pay_for_is_refused_as_others_are(path: Path) -> None:
+    pure = silo_plan(unit="client", records_per_client=2, epsilon=1, total_epsilon=30)
+    gaussian = silo_plan(
+        unit="client", records_per_client=2, epsilon=1, delta="0.000001", total_epsilon=30, total_delta="0.00001"
+    )
+    spool = begun(path, pure)
+    silo(spool, pure)
+    spool.commit([split(pure, [[1.0, 2.0]], W)])
+    changed(spool, gaussian)
+    submit(spool, silo(spool, gaussian), gaussian)
+    changed(spool, pure)
+    submissions = silo(spool, pure)
+    (refused,) = spool.commit([prepared(pure, W, submissions.pending(W), OsEntropy())])
+    assert isinstance(refused, NoPartError)
 
 
 # ------------------------------------------------------------------------------------------------------ what is erased
