@@ -260,7 +260,8 @@ class EdgeClient:
                 empty set, an unknown label) is left out alone, with a :class:`DroppedRecordsWarning`. Under a plan of
                 reports it sends one that is uniformly random, which counts towards a bound of records: its absence
                 would show. Of an async iterable each item is added as if it were given alone, and is durable before the
-                next one is asked for; an error names the item in a note and leaves the iterable after it.
+                next one is asked for; an error or a cancellation names the item in a note, which says whether it was
+                added, and leaves the iterable after it.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
             labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
                 also the name of a column.
@@ -280,30 +281,37 @@ class EdgeClient:
             ClientStateError: The client is not running, or was closed meanwhile; nothing was taken.
             SessionRefusedError: The service has ended the session for good.
         """
+        given = partial(self._add, time=time, labels=labels, columns=columns, by_position=by_position)
         if not isinstance(records, AsyncIterable):
-            await self._add(records, time, labels, columns=columns, by_position=by_position)
+            for warning in await given(records):
+                warnings.warn(warning, stacklevel=2)
             return
         if labels is not None and not isinstance(labels, str):
             raise RecordError("labels: got several for an async iterable, expected the name of a column, or one label")
-        added = 0
+        number, is_added = 0, False
         try:
             self._working()
             async for item in records:
-                await self._add(item, time, labels, columns=columns, by_position=by_position)
-                added += 1
+                warned = await given(item)
+                is_added = True
+                for warning in warned:  # where a warning is an error, the item is stored all the same
+                    warnings.warn(warning, stacklevel=2)
+                number, is_added = number + 1, False
                 self._working()  # before the next item is asked for
-        except Exception as error:
-            error.add_note(f"item {added} of the async iterable, counted from 0: all before it were added")
+        except (Exception, asyncio.CancelledError) as error:
+            added = "it and all before it were added" if is_added else "all before it were added"
+            perhaps = ", it may have been" if isinstance(error, asyncio.CancelledError) and not is_added else ""
+            error.add_note(f"item {number} of the async iterable, counted from 0: {added}{perhaps}")
             raise
 
     async def _add(
-        self, records: Any, time: int | datetime | None, labels: object, *, columns: Columns | None, by_position: bool
-    ) -> None:
+        self, records: Any, *, time: int | datetime | None, labels: object, columns: Columns | None, by_position: bool
+    ) -> list[HushsumWarning]:
+        """Adds records, and returns what to warn of now that they are stored."""
         addition = await self.encode(records, time, labels, columns=columns, by_position=by_position)
         for warning in addition.warnings_before:  # where a warning is an error, nothing was stored
             warnings.warn(warning, stacklevel=3)
-        for warning in await self.store(addition):
-            warnings.warn(warning, stacklevel=3)
+        return await self.store(addition)
 
     async def encode(
         self,

@@ -87,6 +87,33 @@ async def test_the_warnings_of_an_items_records_are_those_of_its_own_add(path: P
         assert client.status().records == 3
 
 
+async def test_a_note_says_whether_the_item_of_a_warning_or_a_cancellation_was_added(path: Path) -> None:
+    plan = small_plan(privacy={"unit": "client", "records_per_client": 2})
+    waiting = asyncio.Event()
+
+    async def readings() -> AsyncIterator[object]:
+        yield [1.0, 2.0]
+        yield [[1.0, 2.0], [3.0, 4.0]]
+
+    async def slow() -> AsyncIterator[object]:
+        waiting.set()
+        await asyncio.Event().wait()
+        yield [1.0, 2.0]
+
+    item = "item {} of the async iterable, counted from 0: {}"
+    async with EdgeClient(MemoryService(plan), spool=path) as client:
+        with warnings.catch_warnings(action="error"), pytest.raises(DroppedRecordsWarning) as raised:
+            await client.add(readings())  # of the second item one record is beyond the bound
+        assert raised.value.__notes__ == [item.format(1, "it and all before it were added")]
+        assert client.status().records == 2
+        adding = asyncio.create_task(client.add(slow()))
+        await waiting.wait()
+        adding.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await adding
+        assert cancelled.value.__notes__ == [item.format(0, "all before it were added, it may have been")]
+
+
 async def endless(asked: list[int]) -> AsyncIterator[object]:
     while True:
         asked.append(len(asked))
