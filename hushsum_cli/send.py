@@ -103,9 +103,13 @@ def send(  # noqa: PLR0913  one argument an option
     """
     import sys
 
-    from edge_client import Config, Policy
+    from edge_client import Config, Event, EventKind, Policy
     from edge_client.blocking import EdgeClient
     from hushsum_simulator.progress import Bars, Quiet
+
+    def on_event(event: Event) -> None:
+        if event.kind is EventKind.PLAN_REFUSED:
+            click.echo(f"hushsum: warning: the service's new plan is not taken up: {event.detail}", err=True)
 
     file = RecordFile(data, chosen_columns(columns), label_column, by_position)
     with (
@@ -118,20 +122,24 @@ def send(  # noqa: PLR0913  one argument an option
             config=Config(close_flush_s=0.0),
             key=key,
             credentials=credentials,
+            on_event=on_event,
         ) as client,
     ):
         before = client.status().counts
         uncounted = _contribute(client, file, timeout_s, progress)
     sent, after = client.status(since_start=True).counts, client.status().counts
+    held = client.status().held
     shown = after if lifetime else sent
     numbers = {name: getattr(shown, name) for name in shown.__dataclass_fields__ if name != "refused"}
     if as_json:
-        print_json({**numbers, "refused": dict(shown.refused)})
+        print_json({**numbers, "refused": dict(shown.refused), "held": held})
     elif lifetime:
-        print_pairs([(name.replace("_", " "), f"{count:,}") for name, count in numbers.items()])
+        print_pairs([(name.replace("_", " "), f"{count:,}") for name, count in {**numbers, "held": held}.items()])
     else:
         if earlier := _answers(after) - _answers(before) - _answers(sent):  # to what waited in the spool
             click.echo(f"deltas of earlier runs: {_listed(earlier)}")
+        if held:
+            click.echo(f"held under earlier plans: {held:,}")
         click.echo(_summary(sent))
     return int(uncounted or _uncounted(after) > _uncounted(before))
 

@@ -206,17 +206,22 @@ def test_the_options_are_the_devices_policy_and_a_refusal_names_the_rule(hushsum
 def test_a_run_changes_to_the_services_new_plan_if_it_may(hushsum: Hushsum, tmp_path: Path) -> None:
     data, keys, spool = tmp_path / "records.csv", tmp_path / "planners.toml", tmp_path / "spool.db"
     data.write_text("a,b\n1,2\n")
-    planner = SigningKey(bytes(32))
+    planner, stranger = SigningKey(bytes(32)), SigningKey(b"stranger".ljust(32, b"."))
     keys.write_text(toml_of(DirectoryKey("planner", Role.PLANNER, planner.verify_key)))
     ended = []
-    for rows, runs in ((20, 1), (10, 2)):
+    for rows, runs, by in ((20, 1, planner), (10, 2, planner), (12, 2, stranger)):
         plan = small_plan(record=NAMED, sketch={"rows": rows}, window=ONE_WINDOW)
         folder = tmp_path / str(rows)
         folder.mkdir()
-        signature_file(folder / "plan.json").write_bytes(SignedPlan.sign(plan.bundle, planner, "planner").to_bytes())
+        signature_file(folder / "plan.json").write_bytes(SignedPlan.sign(plan.bundle, by, "planner").to_bytes())
+        sent = ("send", "--data", str(data), "--spool", str(spool), "--signed-by", str(keys), "--to")
         with serving(folder, plan) as address:
-            sent = ("send", "--data", str(data), "--to", address, "--spool", str(spool), "--signed-by", str(keys))
-            ended += [hushsum(*sent, "--new-plan-after-s", "0") for _ in range(runs)]
-    assert [each.status for each in ended] == [0, 1, 0]
+            ended += [hushsum(*sent, address, "--new-plan-after-s", "0") for _ in range(runs)]
+        if rows == 20:
+            assert hushsum(*sent, address, "--timeout", "0.1").status == 1  # its record waits
+    assert [each.status for each in ended] == [0, 1, 0, 1, 1]
     assert "start again to begin the new plan" in ended[1].err
-    assert ended[2].out == "1 record: 1 acknowledged\n"
+    # The record of the run that was stopped waits, too.
+    assert ended[2].out == "held under earlier plans: 2\n1 record: 1 acknowledged\n"
+    assert "the service's new plan is not taken up" not in ended[3].err
+    assert "warning: the service's new plan is not taken up: policy rule signed_by allows" in ended[4].err
