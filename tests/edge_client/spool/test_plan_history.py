@@ -379,9 +379,10 @@ def test_what_waits_of_a_silo_is_erased_and_its_spends_stay(path: Path) -> None:
 
 def test_earlier_plans_of_which_all_is_erased_do_not_count_for_their_number(path: Path) -> None:
     spool = begun(path, CENTRAL)
+    history = PlanHistory(spool)
     for seed in range(PLANS_MAX):
         spool.commit([split(Plan.from_bytes(spool.plan or b""), [[1.0, 2.0]], W)])
-        history = changed(spool, small_plan(sketch={"seed": seed + 100}, window=WINDOW))
+        changed(spool, small_plan(sketch={"seed": seed + 100}, window=WINDOW))
     spool.commit([split(Plan.from_bytes(spool.plan or b""), [[1.0, 2.0]], W)])
     with pytest.raises(PolicyError, match=f"{PLANS_MAX} earlier plans"):
         history.take_up(small_plan(sketch={"seed": 1000}), None, NOW)
