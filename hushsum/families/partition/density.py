@@ -38,6 +38,8 @@ def density(
 ) -> Answer:
     """Estimates of the probability density at queries: a cell's records over n·volume, 0 beyond the bounds.
 
+    It reads one level of the cells. Releases do not use it: :func:`hushsum.query.density` answers for them.
+
     Args:
         family: Of grid cells.
         counters: (H·R, W), noised.
