@@ -16,7 +16,9 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator.api.secure_sum import SecureSumService
 from aggregator.app import Service
+from aggregator.errors import RefusedError
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.validation import AttributedDeltas
 from aggregator.rate_limits import DeltaStreamQuota, QuotaReservation, RateLimits
@@ -328,16 +330,17 @@ def calls_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = CohortCoordinator.check_plan
+    honest = SecureSumService._secure
 
-    def check(self: CohortCoordinator, plan_id: bytes) -> None:
+    def check(self: SecureSumService, plan_id: bytes) -> CohortCoordinator:
         try:
-            honest(self, plan_id)
-        except Exception as error:
-            error.refusal = Refusal.of(error.refusal.reason, f"{len(self._participants)} wait")  # type: ignore[attr-defined]  # a refusal has it
+            return honest(self, plan_id)
+        except RefusedError as error:
+            assert self._sums is not None, "the plan has a secure sum"
+            error.refusal = Refusal.of(error.refusal.reason, f"{len(self._sums._participants)} wait")
             raise
 
-    monkeypatch.setattr(CohortCoordinator, "check_plan", check)
+    monkeypatch.setattr(SecureSumService, "_secure", check)
 
 
 @pytest.mark.parametrize(
