@@ -337,7 +337,9 @@ def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             return honest(self, plan_id)
         except RefusedError as error:
             assert self._sums is not None, "the plan has a secure sum"
-            error.refusal = Refusal.of(error.refusal.reason, f"{len(self._sums._participants)} wait")
+            reason = error.refusal.reason
+            assert reason is not None, "a refusal has one"
+            error.refusal = Refusal.of(reason, f"{len(self._sums._participants)} wait")
             raise
 
     monkeypatch.setattr(SecureSumService, "_secure", check)
