@@ -222,10 +222,6 @@ class CohortCoordinator:
             await driver.decided.wait()
         return outcome_of(enter.spent_round, self._history.result_for(client_id, enter.spent_round, enter.window))
 
-    def check_plan(self, plan_id: bytes) -> None:
-        if plan_id != self.plan.id:
-            raise RefusedError(errors.wrong_plan(plan_id, self.plan))
-
     async def received(self, participant: Participant, request: RoundRequest) -> None:
         """Takes a request that follows a client's entry, and returns once it is handled."""
         if isinstance(request, Message) and participant.is_of_past_round(request.data):
@@ -253,7 +249,8 @@ class CohortCoordinator:
         self.left(participant)
 
     def _check(self, client_id: str, enter: Enter) -> None:
-        self.check_plan(enter.plan_id)
+        if enter.plan_id != self.plan.id:
+            raise RefusedError(errors.wrong_plan(enter.plan_id, self.plan))
         if self._directory is not None:
             key = self._directory.keys.get(client_id)
             if key is None or key.role is not Role.CLIENT:

@@ -1,7 +1,8 @@
 """What all estimators share: a fit makes one release, charged to a ledger, and everything else reads that release."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from typing import Any, Final, Self
@@ -123,16 +124,22 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
 
-    def _read_fit(self, X: Any) -> Floats:
-        """(n, d) float64, and the number and names of its columns; values that are no finite numbers are kept."""
-        self._forget()
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """A part of a fit: if it fails, nothing is fitted, not even what was before."""
         try:
-            return np.asarray(
-                validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0), np.float64
-            )
+            yield
         except BaseException:
             self._forget()
             raise
+
+    def _read_fit(self, X: Any) -> Floats:
+        """(n, d) float64, and the number and names of its columns; values that are no finite numbers are kept."""
+        self._forget()
+        with self._forgetting():
+            return np.asarray(
+                validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0), np.float64
+            )
 
     def _read_queries(self, X: Any) -> Floats | dict[str, Floats]:
         """Queries as the release takes them: by names, where both sides have names."""
@@ -153,7 +160,7 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         self, points: Floats, *, question: str = "density", labels: object = None, classes: Sequence[str] = ()
     ) -> Self:
         """Makes the release, which charges the ledger once; whatever fails before leaves nothing that is fitted."""
-        try:
+        with self._forgetting():
             if self.plan is not None:
                 self._refuse_both()
                 self._check_plan(self.plan)
@@ -175,9 +182,6 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
                     records=self.records,
                     name=type(self).__name__,
                 )
-        except BaseException:
-            self._forget()
-            raise
         self.release_ = made
         self._derive()
         return self

@@ -110,11 +110,8 @@ class KernelClassifier(ClassifierMixin, ReleaseEstimator):  # type: ignore[misc]
             ValueError: X or y cannot be used, or parameters are missing or contradict each other.
         """
         points = self._read_fit(X)
-        try:
+        with self._forgetting():
             labels, names = self._read_labels(y, len(points))
-        except BaseException:
-            self._forget()
-            raise
         return self._fit_release(points, question="classes", labels=labels, classes=names)
 
     def predict_proba(self, X: Any) -> Floats:

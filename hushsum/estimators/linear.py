@@ -74,7 +74,7 @@ class LinearEstimator(ReleaseEstimator):
 
     def _fit_records(self, points: Floats, last: Floats, ends: Any) -> Self:
         """Records [x, 1, y], or [x, y] as the plan has them, and their release."""
-        try:
+        with self._forgetting():
             plan = self.plan
             if plan is None:
                 plan = self._proposed(points.shape[1], ends)
@@ -86,9 +86,6 @@ class LinearEstimator(ReleaseEstimator):
                     raise PlanError("record.dim", plan.vectors.dim, expected)
             ones = [np.ones(len(points))] if _has_intercept(plan) else []
             made = self._charged(Sketch(plan), self._arranged(points, [*ones, last], plan), None)
-        except BaseException:
-            self._forget()
-            raise
         self.release_ = made
         self._derive()
         return self
@@ -252,12 +249,9 @@ class LinearRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]  #
             ValueError: X or y cannot be used, or parameters are missing or contradict each other.
         """
         points = self._read_fit(X)
-        try:
+        with self._forgetting():
             target = _target(self, y, len(points))
             ends = (Fraction(0), Fraction(1)) if self.plan is not None else self._target_ends()
-        except BaseException:
-            self._forget()
-            raise
         return self._fit_records(points, target, ends)
 
     def predict(self, X: Any) -> Floats:
@@ -365,14 +359,11 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc] 
             ValueError: X or y cannot be used, there are not two classes, or parameters are missing or contradict.
         """
         points = self._read_fit(X)
-        try:
+        with self._forgetting():
             self.classes_, given = read_labels(self, y, len(points))
             self._refuse_many()
             signs = dict(zip(self.classes_.tolist(), (-1.0, 1.0), strict=True))
             labels = np.array([signs.get(label, math.nan) for label in given], np.float64)
-        except BaseException:
-            self._forget()
-            raise
         return self._fit_records(points, labels, (Fraction(-1), Fraction(1)))
 
     def decision_function(self, X: Any) -> Floats:

@@ -91,11 +91,8 @@ class KernelOutlierDetector(OutlierMixin, ReleaseEstimator):  # type: ignore[mis
         """
         del y
         points = self._read_fit(X)
-        try:
+        with self._forgetting():
             self._check_contamination()
-        except ValueError:
-            self._forget()
-            raise
         return self._fit_release(points, question="outliers")
 
     def score_samples(self, X: Any) -> Floats:
