@@ -105,10 +105,6 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         Raises:
             PlanError: With the key of the plan.
         """
-        if isinstance(plan.record, SetRecords):
-            raise PlanError("record.kind", "set", "'vector': the estimators take arrays (n, d)")
-        if plan.family.name == "paired":
-            raise PlanError("sketch.family", "paired", "a family with densities; LinearRegressor fits this plan")
 
     def _derive(self) -> None:
         """Sets the attributes that are computed from the release."""
@@ -141,10 +137,6 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
                 validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0), np.float64
             )
 
-    def _read_queries(self, X: Any) -> Floats | dict[str, Floats]:
-        """Queries as the release takes them: by names, where both sides have names."""
-        return self._named(self._read_points(X), self.release_.plan)
-
     def _read_points(self, X: Any) -> Floats:
         """(m, d) finite float64 of as many columns as were fitted, with the same names."""
         check_is_fitted(self)
@@ -155,36 +147,6 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         if names is None or not plan.collection.names:
             return points
         return {str(name): points[:, column] for column, name in enumerate(names)}
-
-    def _fit_release(
-        self, points: Floats, *, question: str = "density", labels: object = None, classes: Sequence[str] = ()
-    ) -> Self:
-        """Makes the release, which charges the ledger once; whatever fails before leaves nothing that is fitted."""
-        with self._forgetting():
-            if self.plan is not None:
-                self._refuse_both()
-                self._check_plan(self.plan)
-                made = self._charged(Sketch(self.plan), self._named(points, self.plan), labels)
-            else:
-                bounds = self._column_bounds(points.shape[1])
-                names = list(bounds) if isinstance(bounds, dict) else []
-                table = {name: points[:, i] for i, name in enumerate(names)} if names else points
-                made = Release.from_data(
-                    table,
-                    bounds=bounds,
-                    epsilon=self._needed_epsilon(),
-                    delta=self.delta,
-                    ledger=self._ledger_path(),
-                    total_epsilon=self.total_epsilon,
-                    question=question,
-                    labels=labels,
-                    classes=classes,
-                    records=self.records,
-                    name=type(self).__name__,
-                )
-        self.release_ = made
-        self._derive()
-        return self
 
     def _charged(self, sketch: Sketch, records: Any, labels: object) -> Release:
         columns = list(sketch.plan.collection.names) if isinstance(records, Mapping) else None
@@ -233,6 +195,79 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         if len(pairs) != dim:
             raise RecordError(f"bounds: got {len(pairs)} pairs for {dim} columns, expected one for each")
         return dict(zip(names, pairs, strict=True)) if names else pairs
+
+
+class KernelEstimator(ReleaseEstimator):
+    """An estimator that asks a release for kernel sums: see the classes that are made of it."""
+
+    def __init__(  # noqa: PLR0913 -- one argument a question, as of Release.from_data
+        self,
+        *,
+        epsilon: object = None,
+        delta: object = None,
+        bounds: Bounds = None,
+        plan: Plan | None = None,
+        ledger: str | PathLike[str] | None = None,
+        total_epsilon: object = None,
+        records: int | None = None,
+        bandwidth: object = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            bounds=bounds,
+            plan=plan,
+            ledger=ledger,
+            total_epsilon=total_epsilon,
+            records=records,
+        )
+        self.bandwidth = bandwidth
+
+    def _check_plan(self, plan: Plan) -> None:
+        if isinstance(plan.record, SetRecords):
+            raise PlanError("record.kind", "set", "'vector': the estimators take arrays (n, d)")
+        if plan.family.name == "paired":
+            raise PlanError("sketch.family", "paired", "a family with densities; LinearRegressor fits this plan")
+
+    def _read_queries(self, X: Any) -> Floats | dict[str, Floats]:
+        """Queries as the release takes them: by names, where both sides have names."""
+        return self._named(self._read_points(X), self.release_.plan)
+
+    def _fit_release(
+        self, points: Floats, *, question: str = "density", labels: object = None, classes: Sequence[str] = ()
+    ) -> Self:
+        """Makes the release, which charges the ledger once; whatever fails before leaves nothing that is fitted."""
+        with self._forgetting():
+            if self.plan is not None:
+                self._refuse_both()
+                self._check_plan(self.plan)
+                made = self._charged(Sketch(self.plan), self._named(points, self.plan), labels)
+            else:
+                bounds = self._column_bounds(points.shape[1])
+                names = list(bounds) if isinstance(bounds, dict) else []
+                table = {name: points[:, i] for i, name in enumerate(names)} if names else points
+                made = Release.from_data(
+                    table,
+                    bounds=bounds,
+                    epsilon=self._needed_epsilon(),
+                    delta=self.delta,
+                    ledger=self._ledger_path(),
+                    total_epsilon=self.total_epsilon,
+                    question=question,
+                    labels=labels,
+                    classes=classes,
+                    records=self.records,
+                    bandwidth=self.bandwidth,
+                    name=type(self).__name__,
+                )
+        self.release_ = made
+        self._derive()
+        return self
+
+    def _refuse_both(self) -> None:
+        super()._refuse_both()
+        if self.bandwidth is not None:
+            raise ValueError("bandwidth: not allowed together with plan, which has its own")
 
 
 def noise_error(release: Release, *, label: str | None = None) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 import numpy as np
 from sklearn.base import DensityMixin
 
-from hushsum.estimators.base import Floats, ReleaseEstimator, noise_error
+from hushsum.estimators.base import Floats, KernelEstimator, noise_error
 from hushsum.families import Answer
 from hushsum.families.partition import Partition
 from hushsum.families.partition.density import volumes
@@ -19,7 +19,7 @@ from hushsum.tables import read_queries
 _LOG_MAX: Final = 700.0  # e to it is still a float
 
 
-class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class KernelDensity(DensityMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A kernel density estimate from one private release.
 
     It is made from a release (:meth:`from_release`), or fitted from records. Every fit makes a new release and charges
@@ -46,6 +46,10 @@ class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # sc
         total_epsilon: The most that all releases of the ledger may spend in all; None: what the ledger allows, and of a
             new ledger ε, which pays for one fit. A cross-validation of k folds needs at least k·ε.
         records: About how many records there are, from public knowledge; None: 100,000. It sizes the sketch.
+        bandwidth: Of the kernel, as a share of the width of the bounds, from public knowledge: 0.05 if records that
+            differ by a twentieth of a column's range are alike. It must not be taken from the data: a bandwidth that
+            was tried out on records is an output without noise. None: a guess from the number of records and of
+            columns (:func:`hushsum.proposal.propose`).
 
     Attributes:
         release_: The release: all that is kept of the records. A pickle holds its bytes.

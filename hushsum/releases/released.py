@@ -96,6 +96,7 @@ class Release:
         clients: Any = None,
         records_per_client: int | None = None,
         records: int | None = None,
+        bandwidth: object = None,
         name: str = "data",
     ) -> "Release":
         """The private release of a table or an array, by a plan that is proposed from public bounds and what is said.
@@ -123,6 +124,8 @@ class Release:
             clients: For unit ``client``, the name of their column, or n ids.
             records_per_client: For unit ``client``, the most records of one.
             records: About how many there are, from public knowledge; None: 100,000. It sizes the sketch.
+            bandwidth: Of the kernel, as a share of the width of the bounds, from public knowledge; None: see
+                :func:`hushsum.proposal.propose`.
             name: Of the plan.
 
         Warns:
@@ -172,6 +175,7 @@ class Release:
             classes=classes,
             records=records,
             records_per_client=records_per_client,
+            bandwidth=bandwidth,
             name=name,
         )
         sketch = Sketch(proposal.plan)

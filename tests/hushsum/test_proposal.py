@@ -49,6 +49,46 @@ def test_sobol_rows_are_proposed_up_to_20_columns() -> None:
     assert draws == {3: "sobol", 20: "sobol", 21: "independent"}
 
 
+@pytest.mark.parametrize("question", ["outliers", "classes"])
+def test_where_places_are_compared_the_kernel_decays_fast(question: str) -> None:
+    found = {dim: proposed(columns(dim, alike=True), question=question).tables["sketch"] for dim in (2, 3, 4, 20, 200)}
+    assert [found[dim]["kernel"] for dim in found] == ["gaussian", "gaussian", "laplacian", "laplacian", "euclidean"]
+    assert (found[3]["family"], found[3]["order"]) == ("hermite", 1)
+    plain = proposed(columns(4, alike=True)).tables["sketch"]
+    assert plain["kernel"] == "euclidean"
+    reports = proposed(columns(3, alike=True), question=question, trust="report").tables["sketch"]
+    assert (reports["family"], reports["kernel"]) == ("hashed", "laplacian")
+
+
+def test_classes_have_few_rows_of_many_buckets_at_delta_0_and_many_with_sobol_points_above() -> None:
+    few, many = (proposed(columns(8, alike=True), question="classes", delta=d).tables["sketch"] for d in (0, 1e-6))
+    assert (few["rows"], few["buckets"], few["draws"]) == (32, 8192, "independent")
+    assert (many["rows"], many["buckets"], many["draws"]) == (1024, 1024, "sobol")
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("dim", [2, 8])
+def test_a_bandwidth_that_is_given_is_a_share_of_the_bounds(dim: int, alike: bool) -> None:
+    proposal = proposed(columns(dim, alike=alike), question="density", bandwidth="0.05")
+    width = 2 if alike else 1  # columns that are not alike are scaled to 1
+    assert proposal.tables["sketch"]["bandwidth"] == Fraction(width, 20)
+    narrow, wide = (proposed(columns(8, alike=alike), bandwidth=share) for share in ("0.01", 1))
+    assert narrow.density < wide.density
+    assert narrow.tables["sketch"]["rows"] <= wide.tables["sketch"]["rows"]
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1, "1.01"])
+def test_a_bandwidth_that_is_no_share_is_refused(bandwidth: object) -> None:
+    with pytest.raises(ValueError, match="bandwidth: got .*, expected a share of the bounds' width, above 0"):
+        proposed(columns(2, alike=True), bandwidth=bandwidth)
+
+
+@pytest.mark.parametrize("question", ["histogram", "regression"])
+def test_questions_without_a_kernel_refuse_a_bandwidth(question: str) -> None:
+    with pytest.raises(ValueError, match=f"bandwidth: not supported with question '{question}'"):
+        proposed(columns(2, alike=True), question=question, bandwidth="0.1")
+
+
 @pytest.mark.parametrize(
     "bounds",
     [(0, 1), ("-0.3", "0.6"), (0, "0.3"), ("40.5", "40.9"), ("0.1", "0.7"), (0, 7)],

@@ -178,6 +178,15 @@ def test_a_plan_reads_a_frame_by_its_own_names() -> None:
             KernelDensity(plan=plan, **wrong).fit(X[:, :2])
 
 
+def test_a_bandwidth_is_the_users_share_of_the_bounds_and_not_given_beside_a_plan() -> None:
+    X, y = iris()
+    for kind in (KernelDensity, KernelClassifier, KernelOutlierDetector):
+        model = built(kind, bandwidth="0.1").fit(X, y)
+        assert model.release_.plan.family.to_fields()["bandwidth"] == "0.9"  # of columns 9 wide
+        with pytest.raises(ValueError, match="bandwidth: not allowed together with plan"):
+            kind(plan=model.release_.plan, bandwidth="0.1", **OTHERS[kind]).fit(X, y)
+
+
 def test_a_plan_of_another_question_is_refused_before_the_charge(tmp_path: Path) -> None:
     X, y = iris()
     path = tmp_path / "ledger.db"
