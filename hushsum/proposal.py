@@ -84,6 +84,8 @@ _COUNTERS_MAX: Final = 2**25  # 256 MiB, of which a plan would be warned
 _NOISED_COUNTERS: Final = 2**17
 _CELL_RECORDS: Final = 15  # ε times the records in a cell, on average: noise of a tenth of them
 _AXIS_CELLS_MAX: Final = 100
+_FINE_CELLS: Final = (4096, 2048, 1024, 512)  # of a single column, in levels down to 16 cells: for ranges and quantiles
+_COARSEST_CELLS: Final = 16
 _REGRESSION_ROWS: Final = 96  # about 100 rows are the best at ε = 1 (hushsum.estimators)
 _MEAN_LOSS: Final = 0.15  # of power 4: that of a model that fits is 0.125
 _NOISED_DELTA: Final = Fraction(1, 10**6)
@@ -386,7 +388,7 @@ class _Choice:
         return {"rows": rows, "buckets": buckets}
 
     def _histogram(self) -> tuple[dict[str, object], dict[str, str], float]:
-        """A grid with a counter for each cell."""
+        """A grid with a counter for each cell, whose noise is a tenth of its records on average, or less."""
         most = min(_NOISED_COUNTERS if self.noised else _COUNTERS_MAX, 2**24) // self.classes
         wanted = min(float(most), max(2.0**self.dim, self.strength * self.records / _CELL_RECORDS))
         cells = min(_AXIS_CELLS_MAX, math.floor(wanted ** (1 / self.dim) + 1e-9))
@@ -395,6 +397,12 @@ class _Choice:
                 f"question: a histogram of {self.dim} columns has at least 2^{self.dim} cells, at most {most:,} fit; "
                 f"take fewer columns, or the question {DENSITY!r}"
             )
+        levels = 1
+        for fine in _FINE_CELLS if self.dim == 1 and self.trust == CENTRAL else ():
+            depth = (fine // _COARSEST_CELLS).bit_length()
+            if wanted >= fine * depth:  # each level has its share of ε, so that the noise is that many times larger
+                cells, levels = fine, depth
+                break
         keys, reasons = self._scaled()
         side = _exactly(Fraction(1) if keys else self.widths[0], cells)
         probe = {"family": "partition", "bandwidth": side, "rows": 1, "buckets": 2, **keys}
@@ -410,6 +418,11 @@ class _Choice:
             "sketch.buckets": "one for each cell: with fewer, cells would share counters",
         }
         sketch = {"family": "partition", "cells": "grid", "bandwidth": side, "rows": 1, "buckets": buckets, **keys}
+        if levels > 1:
+            sketch["levels"] = levels
+            reasons["sketch.levels"] = (
+                "cells of 1, 2, 4, ... sides: a range is a few of them, so that ranges and quantiles err less"
+            )
         return sketch, reasons, min(0.5, 1 / math.prod(counts))
 
     def _regression(self) -> tuple[dict[str, object], dict[str, str], float]:

@@ -79,7 +79,7 @@ def test_a_bandwidth_that_is_given_is_a_share_of_the_bounds(dim: int, alike: boo
 
 @pytest.mark.parametrize("bandwidth", [0, -1, "1.01"])
 def test_a_bandwidth_that_is_no_share_is_refused(bandwidth: object) -> None:
-    with pytest.raises(ValueError, match="bandwidth: got .*, expected a share of the bounds' width, above 0"):
+    with pytest.raises(ValueError, match=r"bandwidth: got .*, expected a share of the bounds' width, above 0"):
         proposed(columns(2, alike=True), bandwidth=bandwidth)
 
 
@@ -118,6 +118,21 @@ def test_more_records_or_a_larger_epsilon_ask_for_more_rows_and_cells() -> None:
         for epsilon in ("0.01", 1)
     )
     assert coarse < fine
+
+
+@pytest.mark.parametrize(
+    ("records", "cells", "levels"), [(5000, 100, 1), (45_000, 100, 1), (50_000, 512, 6), (200_000, 1024, 7)]
+)
+def test_a_histogram_of_one_column_has_levels_where_its_cells_stand_out_of_their_noise(
+    records: int, cells: int, levels: int
+) -> None:
+    sketch = proposed({"x": (0, 512)}, question="histogram", records=records).tables["sketch"]
+    assert (sketch["buckets"], sketch.get("levels", 1)) == (cells, levels)
+    for answers in ({"trust": "silo"}, {"epsilon": "0.01"}):
+        assert (
+            "levels" not in proposed({"x": (0, 512)}, question="histogram", records=records, **answers).tables["sketch"]
+        )
+    assert "levels" not in proposed(columns(2, alike=True), question="histogram", records=10**7).tables["sketch"]
 
 
 def test_counters_of_many_classes_stay_below_what_a_plan_is_warned_of() -> None:
