@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 #: One pair for all columns, a pair for each column in their order, or pairs by the names of columns.
 Bounds = Mapping[str, Any] | Sequence[Any] | None
 _ERROR_LEAST: Final = 1e-6  # records
+_VALUE_SHOWN: Final = "could not convert"  # and then the value: of float()
 _OF_A_PROPOSAL: Final = ("epsilon", "delta", "bounds", "total_epsilon", "records")
 
 
@@ -132,7 +133,7 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
     def _read_fit(self, X: Any) -> Floats:
         """(n, d) float64, and the number and names of its columns; values that are no finite numbers are kept."""
         self._forget()
-        with self._forgetting():
+        with self._forgetting(), hiding_values("X"):
             return np.asarray(
                 validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0), np.float64
             )
@@ -140,7 +141,8 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
     def _read_points(self, X: Any) -> Floats:
         """(m, d) finite float64 of as many columns as were fitted, with the same names."""
         check_is_fitted(self)
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False), np.float64)
+        with hiding_values("X"):
+            return np.asarray(validate_data(self, X, dtype=np.float64, reset=False), np.float64)
 
     def _named(self, points: Floats, plan: Plan) -> Floats | dict[str, Floats]:
         names = getattr(self, "feature_names_in_", None)
@@ -268,6 +270,22 @@ class KernelEstimator(ReleaseEstimator):
         super()._refuse_both()
         if self.bandwidth is not None:
             raise ValueError("bandwidth: not allowed together with plan, which has its own")
+
+
+@contextmanager
+def hiding_values(what: str) -> Iterator[None]:
+    """A conversion to numbers: if it fails, the error does not show the value, which is one of a record.
+
+    Raises:
+        ValueError: A value is no number, or one that no float64 holds.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, ValueError) and not str(error).startswith(_VALUE_SHOWN):
+            raise
+        text = f"{what}: got a value that is no number or too large for float64, expected numbers; encode other columns"
+        raise ValueError(f"{text} as numbers, or leave them out. The value is not shown: it is of a record") from None
 
 
 def noise_error(release: Release, *, label: str | None = None) -> float:

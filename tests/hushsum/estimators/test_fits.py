@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,25 @@ def test_a_fit_that_fails_before_the_charge_leaves_nothing(kind: type[Any], tmp_
         with pytest.raises((ValueError, hs.RecordError), match=r"bounds|epsilon"):
             model.fit(X, y)
         assert not [name for name in vars(model) if name.endswith("_")]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("secret", ("Jane Roe", 10**400), ids=("text", "large"))
+def test_an_error_shows_no_value_of_a_record(kind: type[Any], secret: object, tmp_path: Path) -> None:
+    X, y = (values.astype(object) for values in iris())
+    path = tmp_path / "ledger.db"
+    wrong = X.copy()
+    wrong[7, 2] = secret
+    fitted = built(kind).fit(X, y.astype(int))
+    attempts = [lambda: built(kind, ledger=path).fit(wrong, y.astype(int)), lambda: asked(fitted, wrong)]
+    if kind is LinearRegressor:
+        targets = y.copy()
+        targets[7] = secret
+        attempts.append(lambda: built(kind, ledger=path).fit(X, targets))
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="expected numbers") as caught:
+            attempt()
+        assert str(secret)[:20] not in "".join(format_exception(caught.value))
     assert not path.exists()
 
 
