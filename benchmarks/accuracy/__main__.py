@@ -1,10 +1,11 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json``, ``accuracy_post.json`` and
-``accuracy_quantiles.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything,
-prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols
-alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other libraries, and all of them
-keep the rest of the page as it was.
+Prints the tables, and writes ``accuracy.json`` and ``accuracy_*.json`` in ``benchmarks/results``, ``docs/accuracy.md``
+and its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says
+where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is computed after a release,
+``--quantiles`` quantiles beside other libraries, ``--estimators`` the estimators, ``--peers`` diffprivlib's
+classifiers, and all of them keep the rest of the page as it was. diffprivlib needs an environment of its own:
+``build_tools/diffprivlib.txt``.
 """
 
 import argparse
@@ -36,12 +37,16 @@ _FILES: Final = {
     "modes": "accuracy_modes.json",
     "post": "accuracy_post.json",
     "quantiles": "accuracy_quantiles.json",
+    "estimators": "accuracy_estimators.json",
+    "peers": "accuracy_peers.json",
 }
 _PARTS: Final = {
     "mode": "modes",
     "shuffled": "modes",
     "post": "post",
     "quantiles": "quantiles",
+    "estimators": "estimators",
+    "peers": "peers",
 }  # and of all others "all"
 
 
@@ -53,9 +58,11 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
     parser.add_argument("--quantiles", action="store_true", help="quantiles beside peers alone; the rest as it was")
+    parser.add_argument("--estimators", action="store_true", help="the estimators alone; the rest as it was")
+    parser.add_argument("--peers", action="store_true", help="diffprivlib's classifiers alone, where it is installed")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
-    chosen = [name for name in ("modes", "post", "quantiles") if getattr(options, name)] or list(_FILES)
+    chosen = [name for name in _FILES if name != "all" and getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
         for name in chosen:
@@ -66,7 +73,7 @@ def main() -> None:
             print(pages.text(rows))
             return
         _save(options.out or _RESULTS, rows)
-    if options.page or (len(chosen) < len(_FILES) and not options.quick):
+    if options.page or not options.quick:  # of what was not measured, the last figures
         rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
 
@@ -97,7 +104,6 @@ def measure_all(*, little: bool) -> list[Row]:
         rows += _curves(subject, little=little, started=started)
     rows += [{"part": "draws", **row} for row in measure_draws(quick=little)]
     rows += [{"part": "regression", **row} for row in regression.measure(quick=little)]
-    rows += [{"part": "estimators", **row} for row in estimators.measure(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  all measured", flush=True)
     return rows
 
@@ -119,6 +125,16 @@ def measure_all_post(*, little: bool) -> list[Row]:
 def measure_all_quantiles(*, little: bool) -> list[Row]:
     """Quantiles, beside other libraries."""
     return [{"part": "quantiles", **row} for row in quantiles.measure(quick=little)]
+
+
+def measure_all_estimators(*, little: bool) -> list[Row]:
+    """The estimators of scikit-learn's form."""
+    return [{"part": "estimators", **row} for row in estimators.measure(quick=little)]
+
+
+def measure_all_peers(*, little: bool) -> list[Row]:
+    """diffprivlib's classifiers, where it is installed."""
+    return [{"part": "peers", **row} for row in estimators.measure_peers(quick=little)]
 
 
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
@@ -155,6 +171,8 @@ _MEASURES: Final = {
     "modes": measure_all_modes,
     "post": measure_all_post,
     "quantiles": measure_all_quantiles,
+    "estimators": measure_all_estimators,
+    "peers": measure_all_peers,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What every estimator's fit has to do with the ledger, the release, pickles, pipelines and data frames."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -112,7 +113,10 @@ def test_an_error_shows_no_value_of_a_record(kind: type[Any], secret: object, tm
     wrong = X.copy()
     wrong[7, 2] = secret
     fitted = built(kind).fit(X, y.astype(int))
-    attempts = [lambda: built(kind, ledger=path).fit(wrong, y.astype(int)), lambda: asked(fitted, wrong)]
+    attempts: list[Callable[[], object]] = [
+        lambda: built(kind, ledger=path).fit(wrong, y.astype(int)),
+        lambda: asked(fitted, wrong),
+    ]
     if kind is LinearRegressor:
         targets = y.copy()
         targets[7] = secret
