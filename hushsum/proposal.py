@@ -358,11 +358,20 @@ class _Choice:
     def _kernel(self, wanted: float) -> tuple[str, str]:
         """Kernel and family. The euclidean kernel falls with 1 over the distance: distant records drown near ones."""
         is_local = self.question in _LOCAL
-        if self.dim <= (_HERMITE_DIM_LOCAL if is_local else _HERMITE_DIM) and self.trust != REPORT:
+        most = _HERMITE_DIM_LOCAL if is_local else _HERMITE_DIM
+        if self.dim <= most and self.trust != REPORT and self._cells_fit():
             return "gaussian", "hermite"
         if is_local and _mean_kernel("laplacian", self.dim, self._deviations)(1.0) >= _LAPLACIAN_SHARE * wanted:
             return "laplacian", "hashed"
         return "euclidean", "hashed"
+
+    def _cells_fit(self) -> bool:
+        """Whether the counters of the fast Gauss transform are not too many for a bandwidth that was given."""
+        if self.bandwidth is None:
+            return True
+        order = _ORDERS[0][1] if self.dim <= _HERMITE_DIM else _ORDER_LOCAL
+        counters = self.classes * ((math.ceil(1 / self.bandwidth) + 1) * order) ** self.dim
+        return counters <= (_NOISED_COUNTERS if self.noised else _COUNTERS_MAX)
 
     def _why(self, family: str, kernel: str) -> str:
         if family == "hermite":

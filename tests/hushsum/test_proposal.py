@@ -77,6 +77,16 @@ def test_a_bandwidth_that_is_given_is_a_share_of_the_bounds(dim: int, alike: boo
     assert narrow.tables["sketch"]["rows"] <= wide.tables["sketch"]["rows"]
 
 
+@pytest.mark.parametrize("trust", ["central", "silo"])
+def test_a_narrow_bandwidth_that_is_given_does_not_make_a_huge_sketch(trust: str) -> None:
+    for dim, question in product((1, 2, 3), ("density", "classes")):
+        for bandwidth in ("0.1", "0.01", "0.001", "0.0001"):
+            plan = proposed(columns(dim, alike=True), question=question, trust=trust, bandwidth=bandwidth).plan
+            assert np.prod(plan.counters_shape) <= 2**25
+    assert proposed(columns(2, alike=True), bandwidth="0.01").tables["sketch"]["family"] == "hermite"
+    assert proposed(columns(2, alike=True), bandwidth="0.0001").tables["sketch"]["family"] == "hashed"
+
+
 @pytest.mark.parametrize("bandwidth", [0, -1, "1.01"])
 def test_a_bandwidth_that_is_no_share_is_refused(bandwidth: object) -> None:
     with pytest.raises(ValueError, match=r"bandwidth: got .*, expected a share of the bounds' width, above 0"):
