@@ -329,7 +329,7 @@ class _Choice:
         why = {
             "sketch.family": self._why(family, kernel),
             "sketch.bandwidth": f"how far near is: with it about {100 * density:.2g} % of the records are near a "
-            f"typical point, if the bounds are {self._deviations} standard deviations of them wide",
+            f"typical point, if the bounds are {self._deviations} of their standard deviations wide",
         }
         if family == "hermite":
             orders = _ORDERS if self.dim <= _HERMITE_DIM else ((0, _ORDER_LOCAL),)
@@ -375,7 +375,9 @@ class _Choice:
 
     def _why(self, family: str, kernel: str) -> str:
         if family == "hermite":
-            return f"the fast Gauss transform: the most accurate in {'1 and 2' if self.dim < 3 else '3'} dimensions"
+            if self.dim > _HERMITE_DIM:
+                return "the fast Gauss transform: in 3 dimensions it compares places with the least noise"
+            return "the fast Gauss transform: the most accurate in 1 and 2 dimensions"
         if kernel == "laplacian":
             return "locality-sensitive hashing; the laplacian kernel decays fast, so that distant records do not count"
         return "locality-sensitive hashing, for vectors of any dimension"

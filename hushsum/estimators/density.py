@@ -31,9 +31,9 @@ class KernelDensity(DensityMixin, KernelEstimator):  # type: ignore[misc]  # sci
     LSH cells) it is the mean kernel, between 0 and 1 but for noise, and ``normalised_`` is false.
 
     Noise can make a density 0 or negative, and a logarithm has no such value. :meth:`score_samples` therefore takes
-    the mean kernel as at least ``floor_``, one standard error of the noise alone: a point that the release does not
-    distinguish from empty space gets the logarithm of that, never −∞ or NaN. :meth:`density_` stays as it is, unbiased
-    and with its interval.
+    the mean kernel as at least ``floor_``, one standard error of the noise alone, or 1 if that is less: a point that
+    the release does not distinguish from empty space gets the logarithm of that, never −∞ or NaN. :meth:`density_`
+    stays as it is, unbiased and with its interval.
 
     Args:
         epsilon: ε of a fit. Required, with ``bounds``, unless there is a plan.
@@ -113,7 +113,8 @@ class KernelDensity(DensityMixin, KernelEstimator):  # type: ignore[misc]  # sci
         return float(self.score_samples(X).sum())
 
     def _derive(self) -> None:
-        self.floor_ = noise_error(self.release_) / max(self.release_.count, 1.0)
+        # With fewer records than noise: a mean kernel is at most 1.
+        self.floor_ = min(1.0, noise_error(self.release_) / max(self.release_.count, 1.0))
         self.normalised_ = kernel_log_integral(self.release_.plan) is not None
 
     def _log_volumes(self, points: Any) -> Floats | float:
