@@ -25,7 +25,18 @@ Floats = npt.NDArray[np.float64]
 #: One pair for all columns, a pair for each column in their order, or pairs by the names of columns.
 Bounds = Mapping[str, Any] | Sequence[Any] | None
 _ERROR_LEAST: Final = 1e-6  # records
-_VALUE_SHOWN: Final = "could not convert"  # and then the value: of float()
+_NO_NUMBER: Final = (
+    "got a value that is no number or too large for float64, expected numbers; encode other columns as numbers, or "
+    "leave them out"
+)
+#: How errors begin that show values, and what to say instead; scikit-learn's checks look for some of these words.
+_VALUES_SHOWN: Final = {
+    "could not convert": _NO_NUMBER,
+    "Complex data not supported": "Complex data not supported, expected real numbers",
+    "Expected 2D array, got 1D": "Expected 2D array, got 1D array. Reshape your data to (n, d): array.reshape(-1, 1) "
+    "if it is one column, array.reshape(1, -1) if it is one record",
+    "Expected 2D array, got scalar": "Expected 2D array, got scalar array. Reshape your data to (n, d)",
+}
 _OF_A_PROPOSAL: Final = ("epsilon", "delta", "bounds", "total_epsilon", "records")
 
 
@@ -274,18 +285,23 @@ class KernelEstimator(ReleaseEstimator):
 
 @contextmanager
 def hiding_values(what: str) -> Iterator[None]:
-    """A conversion to numbers: if it fails, the error does not show the value, which is one of a record.
+    """A conversion to numbers: if it fails, the error does not show values, which are those of records.
 
     Raises:
-        ValueError: A value is no number, or one that no float64 holds.
+        ValueError: A value is no number or no float64 holds it, or there is no array (n, d) or (n,) of real numbers.
     """
     try:
         yield
-    except (ValueError, OverflowError) as error:
-        if isinstance(error, ValueError) and not str(error).startswith(_VALUE_SHOWN):
+    except OverflowError:
+        text = _NO_NUMBER
+    except ValueError as error:
+        found = [text for start, text in _VALUES_SHOWN.items() if str(error).startswith(start)]
+        if not found:
             raise
-        text = f"{what}: got a value that is no number or too large for float64, expected numbers; encode other columns"
-        raise ValueError(f"{text} as numbers, or leave them out. The value is not shown: it is of a record") from None
+        text = found[0]
+    else:
+        return
+    raise ValueError(f"{what}: {text}. Values are not shown: they are of records") from None
 
 
 def noise_error(release: Release, *, label: str | None = None) -> float:

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from hushsum.errors import HushsumWarning, PlanError, warn
-from hushsum.estimators.base import Bounds, Floats, KernelEstimator, noise_error
+from hushsum.estimators.base import Bounds, Floats, KernelEstimator, hiding_values, noise_error
 from hushsum.plan import Plan
 from hushsum.releases import Release
 
@@ -184,7 +184,8 @@ def read_labels(estimator: Any, y: Any, n: int) -> tuple[npt.NDArray[Any], list[
     if y is None:
         name = type(estimator).__name__
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None.")
-    labels = column_or_1d(y, warn=True)
+    with hiding_values("y"):
+        labels = column_or_1d(y, warn=True)
     if len(labels) != n:
         check_consistent_length(np.empty(n), labels)
     public = estimator.classes

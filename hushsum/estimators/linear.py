@@ -406,7 +406,8 @@ def _target(estimator: Any, y: Any, n: int) -> Floats:
     if y is None:
         name = type(estimator).__name__
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None.")
-    target = column_or_1d(y, warn=True)
+    with hiding_values("y"):
+        target = column_or_1d(y, warn=True)
     if len(target) != n:
         check_consistent_length(np.empty(n), target)
     with hiding_values("y"):

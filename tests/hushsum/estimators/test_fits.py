@@ -128,11 +128,27 @@ def test_an_error_shows_no_value_of_a_record(kind: type[Any], secret: object, tm
     assert not path.exists()
 
 
+def test_an_error_about_a_shape_or_a_type_shows_no_record(kind: type[Any]) -> None:
+    X, y = iris()
+    fitted = built(kind).fit(X, y)
+    for wrong, text in ((np.full(4, 7.125), "Expected 2D array"), (np.full((4, 4), 7.125j), "Complex data not supp")):
+        for attempt in (lambda X: built(kind).fit(X, y[:4]), lambda X: asked(fitted, X)):
+            with pytest.raises(ValueError, match=f"X: {text}") as caught:
+                attempt(wrong)
+            assert "7.125" not in "".join(format_exception(caught.value))
+    if kind in {LinearRegressor, LinearClassifier, KernelClassifier}:
+        targets = np.full(len(X), 7.125j)
+        with pytest.raises(ValueError, match="y: Complex data not supported") as caught:
+            built(kind).fit(X, targets)
+        assert "7.125" not in "".join(format_exception(caught.value))
+
+
 def test_an_open_ledger_is_refused(kind: type[Any], tmp_path: Path) -> None:
     with hs.Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(TypeError, match="expected the path of a ledger"):
         built(kind, ledger=ledger).fit(*iris())
 
 
+@pytest.mark.filterwarnings("ignore:offset_")  # so few records need not stand out of the noise
 def test_a_pickle_holds_the_bytes_of_the_release_and_no_record(kind: type[Any], rng: np.random.Generator) -> None:
     X = rng.uniform(1, 8, (60, 4))
     model = built(kind).fit(X, np.arange(60) % 2)
