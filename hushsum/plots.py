@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import real_text
+from hushsum.comparison import Comparison
 from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
@@ -36,6 +37,8 @@ _SEARCH_ROUNDS: Final = 3
 _CONFIDENCE: Final = 0.95
 _MAP: Final = "viridis"  # readable without colour vision, and in grey
 _EXACT: Final = "#000000"
+_DIFFERENCE_MAP: Final = "PuOr_r"  # orange above 0, purple below: told apart without colour vision
+_NAMED: Final = "more than noise explains (5 % in all)"
 _RELEASED: Final = "#d55e00"  # Okabe and Ito's vermilion: told from black without colour vision
 
 
@@ -133,6 +136,98 @@ def density_figure(
     return figure
 
 
+def difference_figure(
+    comparison: Comparison[Release], *, view: View | None = None, title: str | None = None
+) -> "Figure":
+    """What differs between two released densities: over a plane of two columns, and along a line with its 95 % band.
+
+    Places where the difference is larger than noise explains are outlined in the plane, and marked on the line: the
+    probability that any is shown where nothing differs is at most 5 % in each panel
+    (:meth:`hushsum.comparison.Comparison.regions`).
+
+    Args:
+        comparison: To be drawn: the first release minus the second.
+        view: Where to cut; by default columns 0 and 1, through the densest place of the first release.
+        title: Instead of the plans' names, windows and promises; the p-value of the test stands below it.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        PlanError: See :func:`refuse_undrawable`.
+        ValueError: The sketch has one row, and so no standard error.
+    """
+    from matplotlib.figure import Figure
+
+    refuse_undrawable(comparison.first.plan)
+    view = view or densest_view(comparison.first)
+    plane = len(view.columns) == 2
+    figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
+    tested = f"both are samples of one population: p = {comparison.p_value():.2g}"
+    figure.suptitle(f"{title or _difference_title(comparison)}\n{tested}", fontsize=13)
+    if not plane:
+        _draw_difference_line(figure.add_subplot(), comparison, view)
+        return figure
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0))
+    _draw_difference_planes(figure, (figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])), comparison, view)
+    _draw_difference_line(figure.add_subplot(grid[1, :]), comparison, view)
+    return figure
+
+
+def _draw_difference_planes(
+    figure: "Figure", axes: "tuple[Axes, Axes]", comparison: Comparison[Release], view: View
+) -> None:
+    plan = comparison.first.plan
+    points = _plane(plan, view)
+    answer = comparison.density(points)
+    held = _held_text(plan, view, without=view.columns)
+    where = f"  ({held})" if held else ""
+    drawn = _heat_map(axes[0], answer.value, plan, view, "difference of the densities" + where, line="black")
+    most = float(np.abs(answer.value).max()) or 1.0
+    drawn.set_cmap(_DIFFERENCE_MAP)
+    drawn.set_clim(-most, most)
+    figure.colorbar(drawn, ax=axes[0], label="first minus second\nlinear colour scale")
+    found = comparison.regions(points)
+    if len(found):
+        named = np.zeros(len(points))
+        named[found.at] = 1.0
+        side = (np.unique(points[:, column]) for column in view.columns)
+        axes[0].contour(
+            *side, named.reshape(_PLANE_POINTS, _PLANE_POINTS), levels=[0.5], colors="black", linewidths=1.2
+        )
+    axes[0].set_xlabel(_axis_label(plan, view.columns[0]) + f"\noutlined: {_NAMED}" * bool(len(found)))
+    low, high = answer.interval(_CONFIDENCE)
+    doubt = _heat_map(axes[1], (high - low) / 2, plan, view, "half width of the 95 % interval" + where)
+    figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
+
+
+def _draw_difference_line(axis: "Axes", comparison: Comparison[Release], view: View) -> None:
+    plan, column = comparison.first.plan, view.columns[0]
+    points = _line(plan, view)
+    along, answer = points[:, column], comparison.density(points)
+    low, high = answer.interval(_CONFIDENCE)
+    axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+    axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label="first minus second")
+    at = np.sort(comparison.regions(points).at)
+    if len(at):
+        axis.plot(along[at], answer.value[at], ".", color=_EXACT, markersize=4, label=_NAMED)
+    axis.axhline(0.0, color="0.5", linewidth=0.8, zorder=0)
+    axis.set_xlim(along[0], along[-1])
+    axis.set_xlabel(_axis_label(plan, column))
+    axis.set_ylabel("difference of the densities")
+    held = _held_text(plan, view, without=(column,))
+    axis.set_title("along the dashed line: " + held if held else "difference of the densities", fontsize=11)
+    axis.legend(loc="best", frameon=False)
+
+
+def _difference_title(comparison: Comparison[Release]) -> str:
+    sides = (
+        " ".join(part for part in (each.plan.name, _window(each), f"({_promise(each)})") if part)
+        for each in (comparison.first, comparison.second)
+    )
+    return "\nminus ".join(sides)
+
+
 def points_drawn(view: View) -> int:
     """At how many points a figure evaluates the density, and the exact one where it is given."""
     return _LINE_POINTS + (_PLANE_POINTS**2 if len(view.columns) == 2 else 0)
@@ -164,7 +259,7 @@ def _draw_planes(
     figure.colorbar(second, ax=list(axes), label=label)
 
 
-def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str) -> "AxesImage":
+def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str, *, line: str = "white") -> "AxesImage":
     lower, upper = _bounds(plan)
     x, y = view.columns
     step = (upper - lower) / (_PLANE_POINTS - 1) / 2  # a pixel is centred on its point
@@ -177,7 +272,7 @@ def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str) -
         cmap=_MAP,
         interpolation="bilinear",
     )
-    axis.axhline(view.held[y], color="white", linewidth=1.0, linestyle=(0, (4, 3)))
+    axis.axhline(view.held[y], color=line, linewidth=1.0, linestyle=(0, (4, 3)))
     axis.locator_params(axis="x", nbins=6)
     axis.set_title(what, fontsize=11)
     axis.set_xlabel(_axis_label(plan, x))

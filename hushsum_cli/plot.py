@@ -15,7 +15,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command(
     short_help="Plot the density of a release.",
-    epilog=examples("hushsum plot today.hush --columns red,green --hold blue=230 -o today.png"),
+    epilog=examples(
+        "hushsum plot today.hush --columns red,green --hold blue=230 -o today.png",
+        "hushsum plot today.hush --difference yesterday.hush",
+    ),
 )
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
 @click.option(
@@ -30,9 +33,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--hold", "held", multiple=True, metavar="COLUMN=VALUE", help="Fix another column at this value. Repeatable."
 )
-def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tuple[str, ...]) -> None:
+@click.option(
+    "--difference", "other_file", metavar="OTHER.hush", type=_FILE, help="Plot the density minus that of this release."
+)
+def plot(
+    *, release_file: Path, out: Path | None, columns: str | None, held: tuple[str, ...], other_file: Path | None
+) -> None:
     """Plot the released density over two columns, and along a line with its 95 % interval.
 
+    With --difference, what differs from another release of the same sketch, and where it is more than noise explains.
     Other columns are fixed at the densest point of the release, or as --hold sets them. For plans of vectors only: for
     sets and models (family paired) use `hushsum query`.
     """
@@ -57,7 +66,12 @@ def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tup
         except ValueError as error:
             raise click.BadParameter(f"{text!r}, expected COLUMN=NUMBER", param_hint="--hold") from error
     target = out or Path(release_file.with_suffix(".png").name)
-    figure = plots.density_figure(release, view=plots.View(view.columns, tuple(place)))
+    view = plots.View(view.columns, tuple(place))
+    if other_file is None:
+        figure = plots.density_figure(release, view=view)
+    else:
+        title = f"{release_file.name} minus {other_file.name}"
+        figure = plots.difference_figure(release.compare(load(other_file)), view=view, title=title)
     try:
         figure.savefig(target)
     except ValueError as error:  # an ending that is no format

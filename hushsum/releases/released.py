@@ -33,6 +33,7 @@ from hushsum.sketch import Sketch
 from hushsum.tables import read_file, read_queries, rows_have_names, table_of
 
 if TYPE_CHECKING:
+    from hushsum.comparison import Comparison
     from hushsum.proposal import Bounds
 
 Counters = npt.NDArray[np.int64]
@@ -243,6 +244,23 @@ class Release:
             submissions=self.submissions,
             prepared=self._prepared,
         )
+
+    def compare(self, other: "Release") -> "Comparison[Release]":
+        """What differs between this release and another one with the same sketch, at no cost in privacy.
+
+        Differences of answers are this one's minus the other's, with standard errors; which places differ by more than
+        noise explains, and whether both are samples of one population: :class:`hushsum.comparison.Comparison`.
+
+        Args:
+            other: Of a plan with the same sketch (with its seed) and the same columns; ε, windows and the rest may
+                differ.
+
+        Raises:
+            PlanError: It has another sketch, or other columns or classes.
+        """
+        from hushsum.comparison import Comparison  # which is not loaded otherwise
+
+        return Comparison(self, other)
 
     @cached_property
     def _prepared(self) -> query.Prepared:

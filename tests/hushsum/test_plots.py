@@ -124,3 +124,44 @@ def test_the_title_says_what_is_promised_and_for_when() -> None:
     assert "window 2026-11-21 19:00 to 20:00 UTC" in title
     with_delta = hs.release(hs.Sketch(small_plan(privacy={"delta": "0.000001", "total_delta": "0.000001"})))
     assert "ε = 1, δ = 1e-6 per record" in plots.density_figure(with_delta).get_suptitle()
+
+
+@pytest.fixture
+def changed(repeatable_noise: None) -> hs.Release:
+    """A quarter of the records of `release` is elsewhere."""
+    sketch = hs.Sketch(small_plan(record={"names": ["width", "depth"], "units": ["mm", "m"]}, sketch={"rows": 200}))
+    sketch.add(np.tile([2.0, 8.0], (1500, 1)))
+    sketch.add(np.tile([8.0, 2.0], (500, 1)))
+    return hs.release(sketch)
+
+
+def test_the_difference_of_two_releases_is_drawn_with_the_places_that_differ(
+    release: hs.Release, changed: hs.Release
+) -> None:
+    compared = changed.compare(release)
+    view = plots.View((0, 1), (2.0, 8.0))
+    figure = plots.difference_figure(compared, view=view)
+    plane, line = figure.axes[0], figure.axes[-1]
+    values = np.asarray(plane.images[0].get_array())
+    least, most = plane.images[0].get_clim()
+    assert least == -most == -np.abs(values).max()
+    assert values[-1, 0] == compared.density(np.array([[0.0, 10.0]])).value[0]
+    (outline,) = plane.collections
+    x, y = np.concatenate([path.vertices for path in outline.get_paths()]).T
+    assert {bool(np.any((x > 5) & (y < 5))), bool(np.any((x < 5) & (y > 5)))} == {True}  # at both places
+    assert "outlined: more than noise explains" in plane.get_xlabel()
+    along, drawn = (np.asarray(part) for part in line.lines[0].get_data())
+    points = np.column_stack([along, np.full(len(along), 8.0)])
+    assert drawn.tolist() == compared.density(points).value.tolist()
+    marked = np.asarray(line.lines[1].get_xdata())
+    assert marked.tolist() == along[np.sort(compared.regions(points).at)].tolist()
+    title = figure.get_suptitle()
+    assert title.startswith("test (ε = 1)\nminus test (ε = 1)\nboth are samples of one population: p = ")
+    assert float(title.rpartition("p = ")[2]) < 1e-6
+
+
+def test_the_difference_of_a_release_from_itself_has_no_outline(release: hs.Release) -> None:
+    figure = plots.difference_figure(release.compare(release), title="nothing")
+    assert not figure.axes[0].collections
+    assert len(figure.axes[-1].lines) == 2  # the difference, and 0
+    assert figure.get_suptitle() == "nothing\nboth are samples of one population: p = 1"

@@ -103,6 +103,17 @@ def test_plot_draws_what_is_asked_for(hushsum: Hushsum, release_file: Path, tmp_
     assert matplotlib.image.imread(picture).std() > 0.05  # something is drawn
 
 
+def test_plot_draws_a_difference(hushsum: Hushsum, release_file: Path, tmp_path: Path) -> None:
+    picture, other = tmp_path / "difference.png", tmp_path / "other.hush"
+    ended = hushsum("plot", str(release_file), "--difference", str(release_file), "-o", str(picture))
+    assert (ended.status, ended.out.strip()) == (0, str(picture))
+    assert matplotlib.image.imread(picture).std() > 0.05
+    hs.release(hs.Sketch(small_plan(sketch={"seed": 77}))).save(other)
+    ended = hushsum("plot", str(release_file), "--difference", str(other), "-o", str(picture))
+    assert ended.status != 0
+    assert "releases are compared by counters of the same rows and columns" in ended.err
+
+
 @pytest.mark.parametrize(
     "arguments", (("--columns", "z"), ("--columns", "x,x"), ("--hold", "x=much"), ("-o", "today.xyz"))
 )
