@@ -10,7 +10,7 @@ overstates the error.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from hushsum import query
 from hushsum.errors import PlanError
 from hushsum.families import Answer, SetRecords
 from hushsum.plan import Plan
+from hushsum.query import Queryable
 from hushsum.student_t import student_t_tail
 from hushsum.tables import read_queries
 
@@ -29,31 +30,6 @@ _PLANE_PLACES: Final = 32  # along each side
 _SPACE_PLACES: Final = 1024
 _WEIGHTED_MAX: Final = 2.0**60  # of a counter: sums of a few stay inside int64
 _PRECISION: Final = 2.0**20  # of the ratio of two numbers of records
-
-
-class _Released(Protocol):
-    """What is compared of a :class:`hushsum.Release`."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def counters(self) -> npt.NDArray[np.int64]: ...
-
-    @property
-    def submissions(self) -> int | None: ...
-
-    @property
-    def count(self) -> float: ...
-
-    def count_of(self, label: str) -> float: ...
-
-    def kernel_sum(self, queries: Any, *, label: str | None = None) -> Answer: ...
-
-    def density(self, queries: Any, *, label: str | None = None) -> Answer: ...
-
-
-T = TypeVar("T", bound=_Released)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +58,7 @@ class Differences:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Generic[T]):
+class Comparison:
     """A release against another one with the same sketch: made by :meth:`hushsum.Release.compare`.
 
     Attributes:
@@ -93,8 +69,8 @@ class Comparison(Generic[T]):
         PlanError: Their sketches, records or classes differ.
     """
 
-    first: T
-    second: T
+    first: Queryable
+    second: Queryable
 
     def __post_init__(self) -> None:
         one, other = self.first.plan, self.second.plan
@@ -281,7 +257,7 @@ def places_within(plan: Plan) -> Floats:
     return np.asarray(lower + unit * (upper - lower), np.float64)
 
 
-def _count(release: _Released, label: str | None) -> tuple[float, float]:
+def _count(release: Queryable, label: str | None) -> tuple[float, float]:
     """The number of records of a release, or of one class, and its standard error."""
     value = release.count if label is None else release.count_of(label)
     plan, submissions = release.plan, release.submissions

@@ -18,7 +18,7 @@ from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
 from hushsum.privacy.exact_numbers import numeral
-from hushsum.releases import Release
+from hushsum.query import Queryable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def refuse_undrawable(plan: Plan) -> None:
         raise PlanError("sketch.family", "paired", f"a family with densities: this one answers with losses; {instead}")
 
 
-def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
+def densest_view(release: Queryable, columns: Sequence[int] = (0, 1)) -> View:
     """A view through the place where the released density is highest, found column by column.
 
     Args:
@@ -100,7 +100,7 @@ def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
 
 
 def density_figure(
-    release: Release, *, exact: Density | None = None, view: View | None = None, title: str | None = None
+    release: Queryable, *, exact: Density | None = None, view: View | None = None, title: str | None = None
 ) -> "Figure":
     """The released density over a plane of two columns as a heat map, and along a line with its 95 % band below.
 
@@ -136,9 +136,7 @@ def density_figure(
     return figure
 
 
-def difference_figure(
-    comparison: Comparison[Release], *, view: View | None = None, title: str | None = None
-) -> "Figure":
+def difference_figure(comparison: Comparison, *, view: View | None = None, title: str | None = None) -> "Figure":
     """What differs between two released densities: over a plane of two columns, and along a line with its 95 % band.
 
     Places where the difference is larger than noise explains are outlined in the plane, and marked on the line: the
@@ -174,9 +172,7 @@ def difference_figure(
     return figure
 
 
-def _draw_difference_planes(
-    figure: "Figure", axes: "tuple[Axes, Axes]", comparison: Comparison[Release], view: View
-) -> None:
+def _draw_difference_planes(figure: "Figure", axes: "tuple[Axes, Axes]", comparison: Comparison, view: View) -> None:
     plan = comparison.first.plan
     points = _plane(plan, view)
     answer = comparison.density(points)
@@ -201,7 +197,7 @@ def _draw_difference_planes(
     figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
 
 
-def _draw_difference_line(axis: "Axes", comparison: Comparison[Release], view: View) -> None:
+def _draw_difference_line(axis: "Axes", comparison: Comparison, view: View) -> None:
     plan, column = comparison.first.plan, view.columns[0]
     points = _line(plan, view)
     along, answer = points[:, column], comparison.density(points)
@@ -220,7 +216,7 @@ def _draw_difference_line(axis: "Axes", comparison: Comparison[Release], view: V
     axis.legend(loc="best", frameon=False)
 
 
-def _difference_title(comparison: Comparison[Release]) -> str:
+def _difference_title(comparison: Comparison) -> str:
     sides = (
         " ".join(part for part in (each.plan.name, _window(each), f"({_promise(each)})") if part)
         for each in (comparison.first, comparison.second)
@@ -234,7 +230,7 @@ def points_drawn(view: View) -> int:
 
 
 def _draw_planes(
-    figure: "Figure", axes: "tuple[Axes, Axes]", release: Release, exact: Density | None, view: View
+    figure: "Figure", axes: "tuple[Axes, Axes]", release: Queryable, exact: Density | None, view: View
 ) -> None:
     points = _plane(release.plan, view)
     answer = release.density(points)
@@ -287,7 +283,7 @@ def _scale(least: float, most: float) -> "PowerNorm":
     return PowerNorm(0.5, least, most)
 
 
-def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View) -> None:
+def _draw_line(axis: "Axes", release: Queryable, exact: Density | None, view: View) -> None:
     column = view.columns[0]
     points = _line(release.plan, view)
     along = points[:, column]
@@ -362,11 +358,11 @@ def _kernel(plan: Plan) -> str:
     return f"{name}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(name)
 
 
-def _promise(release: Release) -> str:
+def _promise(release: Queryable) -> str:
     return f"ε = {real_text(release.guarantee.epsilon)}"
 
 
-def _title(release: Release) -> str:
+def _title(release: Queryable) -> str:
     delta = release.guarantee.delta
     spent = _promise(release) + (f", δ = {numeral(delta, up=True)}" if delta else "")
     promise = f"{spent} per {release.guarantee.unit}"
@@ -375,7 +371,7 @@ def _title(release: Release) -> str:
     return f"Density of {release.plan.name}\n" + "  ·  ".join(part for part in parts if part)
 
 
-def _window(release: Release) -> str:
+def _window(release: Queryable) -> str:
     if release.window is None:
         return ""
     schedule = release.plan.window

@@ -4,7 +4,7 @@ Counters of reports are undone in :mod:`hushsum.local.estimation`.
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from hushsum.families import Answer
 from hushsum.local import estimation
 from hushsum.local.estimation import Tally
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from hushsum.families.partition import Partition
@@ -21,6 +22,57 @@ if TYPE_CHECKING:
     from hushsum.families.partition.family import CellEstimates
 
 Counters = npt.NDArray[np.int64]
+
+
+class Queryable(Protocol):
+    """What comparisons, statistics and figures read of a :class:`hushsum.Release`, which uses them in turn."""
+
+    @property
+    def plan(self) -> Plan:
+        """Whose counters these are."""
+        ...
+
+    @property
+    def window(self) -> int | None:
+        """Index of the window; None without one."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """(classes, shape...) int64: the noised integers."""
+        ...
+
+    @property
+    def counts(self) -> Counters:
+        """(classes,) int64: the noised count counters."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What was promised."""
+        ...
+
+    @property
+    def submissions(self) -> int | None:
+        """See :func:`noise_variance`."""
+        ...
+
+    @property
+    def count(self) -> float:
+        """The noisy number of records."""
+        ...
+
+    def count_of(self, label: str) -> float:
+        """The noisy number of records of one class."""
+        ...
+
+    def kernel_sum(self, queries: Any, *, label: str | None = None) -> Answer:
+        """Estimates of Σ k(x, q) over all records, or over those of one class."""
+        ...
+
+    def density(self, queries: Any, *, label: str | None = None) -> Answer:
+        """Estimates of the mean kernel."""
+        ...
 
 
 class ClassSums:

@@ -245,7 +245,7 @@ class Release:
             prepared=self._prepared,
         )
 
-    def compare(self, other: "Release") -> "Comparison[Release]":
+    def compare(self, other: "Release") -> "Comparison":
         """What differs between this release and another one with the same sketch, at no cost in privacy.
 
         Differences of answers are this one's minus the other's, with standard errors; which places differ by more than
