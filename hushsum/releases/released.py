@@ -33,6 +33,8 @@ from hushsum.sketch import Sketch
 from hushsum.tables import read_file, read_queries, rows_have_names, table_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from hushsum.comparison import Comparison
     from hushsum.proposal import Bounds
 
@@ -261,6 +263,27 @@ class Release:
         from hushsum.comparison import Comparison  # which is not loaded otherwise
 
         return Comparison(self, other)
+
+    def plot(
+        self, kind: str | None = None, *, columns: Sequence[int | str] | None = None, dark: bool = False
+    ) -> "Figure":
+        """A figure of this release: see :func:`hushsum.plots.release_figure` (extra ``analyst``).
+
+        Args:
+            kind: ``density``, ``pairs``, ``classes`` or ``cdf``; None: what suits the plan.
+            columns: Names or numbers of the columns to draw; None: the first ones.
+            dark: Light lines on a dark ground.
+
+        Returns:
+            A matplotlib figure, which notebooks show; ``figure.savefig(path)`` writes it.
+
+        Raises:
+            PlanError: It collects sets or models, or has no such figure.
+            ValueError: There is no such kind or column.
+        """
+        from hushsum.plots import release_figure  # which is not loaded otherwise
+
+        return release_figure(self, kind=kind, columns=columns, dark=dark)
 
     @cached_property
     def _prepared(self) -> query.Prepared:
