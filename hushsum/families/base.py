@@ -360,8 +360,14 @@ class RowsPacked:
         return Increments(*unpack_rows(encoding, data, *self.shape, records))
 
     def packed_bytes_max(self: _Shaped, records: int) -> int:
-        """Of up to so many records."""
-        return max(size_max(*self.shape, n) for n in range(1, records + 1))
+        """Of up to so many records.
+
+        Every encoding's size grows with the records, except where one more record takes away a low bit of Elias–Fano,
+        which is after n = W >> k for any k: a largest size is at one of these, or at ``records``.
+        """
+        rows, width = self.shape
+        ends = (width >> k for k in range(width.bit_length()))
+        return max(size_max(rows, width, n) for n in (records, *(end for end in ends if end < records)))
 
 
 class SignedPacked:
