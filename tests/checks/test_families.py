@@ -110,9 +110,13 @@ def test_the_product_of_f_and_g_is_the_kernel_on_average(example: Example, seed:
     assert_answers_are_the_kernel(wide(example), example, seed)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_answers_of_a_noiseless_sketch_are_unbiased(example: Example, seed: int) -> None:
-    """Four queries; false alarm 1e-6 in all."""
+    """Four queries; false alarm 1e-6 in all.
+
+    What is shown above of single records holds of sums where sketches and answers are linear, which is checked below.
+    """
     assert_sums_are_unbiased(wide(example), example, seed)
 
 
