@@ -313,6 +313,8 @@ class _Choice:
         if family == "hermite":
             sketch["order"] = next(order for least, order in _ORDERS if near >= least)
             why["sketch.order"] = "a higher order has less bias and more noise"
+            sketch["weights"] = "auto"
+            why["sketch.weights"] = "how finely each moment is stored: auto takes what has the least noise"
         else:
             sketch |= self._sizes(near)
             sketch["draws"] = "sobol" if self.dim <= _SOBOL_DIM else "independent"

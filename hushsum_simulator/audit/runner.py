@@ -74,6 +74,14 @@ def plans() -> Iterator[tuple[str, Plan]]:
             yield "outcome", cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5", **keys)
 
 
+def weighted_plans() -> Iterator[Plan]:
+    """Plans of moments that are stored at different scales, of both weights."""
+    none = {"rows": None, "buckets": None, "seed": None}
+    moments = {**none, "family": "hermite", "kernel": "gaussian", "order": 4, "fraction_bits": 4}
+    for weights in ("laplace", "gaussian"):
+        yield cases.plan_of(sketch={**moments, "weights": weights})
+
+
 def _promise(what: str, plan: Plan, settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
     """One plan: exact ε on the sketches of both pipelines, and the lower limits by runs of each."""
     delta, tested = float(plan.privacy.delta), plan.privacy.mechanism.clients_noise() is not None
@@ -117,6 +125,9 @@ def _others(settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
     """Cases that the small plans of :func:`plans` do not cover."""
     several = cases.plan_of(sketch={"rows": 3, "buckets": 4})
     yield replace(claimed("several rows", several), exact=epsilon(several, changes(several, added), 0.0))
+    for plan in weighted_plans():
+        found = epsilon(plan, changes(plan, added) | changes(plan, folded), float(plan.privacy.delta))
+        yield replace(claimed("weighted moments", plan), exact=found)
     for promise in _PROMISES:
         usual = cases.plan_of(delta="0.000001", **promise)
         yield replace(claimed("usual δ", usual), exact=epsilon(usual, changes(usual, added), 1e-6))

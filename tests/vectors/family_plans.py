@@ -70,6 +70,21 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {**FOURIER, "kernel": "gaussian", "bandwidth": 60, "draws": "sobol", "sobol_sets": 4},
     ),
     "hermite": (VECTORS, {"family": "hermite", "kernel": "gaussian", "bandwidth": 100, "order": 3}),
+    "hermite-weights-gaussian": (
+        VECTORS,
+        {"family": "hermite", "kernel": "gaussian", "bandwidth": 100, "order": 4, "weights": "auto"},
+    ),
+    "hermite-weights-laplace": (
+        VECTORS,
+        {
+            "family": "hermite",
+            "kernel": "gaussian",
+            "bandwidth": 100,
+            "order": 5,
+            "fraction_bits": 5,
+            "weights": "auto",
+        },
+    ),
     "partition-grid": (VECTORS, {**PARTITION, "cells": "grid", "bandwidth": 32, "levels": 2}),
     "partition-lsh": (VECTORS, {**PARTITION, "cells": "lsh", "bandwidth": 60, "power": 2}),
     "paired-inner": (ANGLES, {**PAIRED, "form": "inner", "radius": 2, "norm_bound": 4}),
@@ -83,4 +98,5 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
 PRIVACY: dict[str, dict[str, object]] = {
     "count-of-rho": {"unit": "client", "records_per_client": 8, "total_delta": "0.000001"},
     "laplace-at-delta": {"delta": "0.000001", "total_delta": "0.000001"},
+    "hermite-weights-gaussian": {"delta": "0.000001", "total_delta": "0.000001"},
 }

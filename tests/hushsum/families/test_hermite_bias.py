@@ -11,6 +11,7 @@ import pytest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families.base import Answer, VectorRecords
 from hushsum.families.hermite import Hermite
+from hushsum.families.hermite.weights import WEIGHTS
 from hushsum.noise import DiscreteLaplace
 from hushsum.schema import Table
 
@@ -46,12 +47,15 @@ def mesh(low: float, high: float, count: int, dim: int) -> Floats:
 
 
 @pytest.mark.parametrize("order, cutoff", [*product((2, 4, 8), (2, 3, 5)), (1, 1), (16, 3)])
-def test_no_records_are_farther_from_the_kernel_than_stated(order: int, cutoff: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_no_records_are_farther_from_the_kernel_than_stated(
+    weights: str, order: int, cutoff: int, rng: np.random.Generator
+) -> None:
     """Random ones, and the worst: all at one corner of a cell, or every cell's records at the same corner of it."""
     for dim, bits in ((1, 20), (1, 6), (2, 12), (3, 16)):
         if order**dim > 300:
             continue
-        some = family(dim, 0, 5, order=order, cutoff=cutoff, fraction_bits=bits)
+        some = family(dim, 0, 5, order=order, cutoff=cutoff, fraction_bits=bits, weights=weights)
         queries = np.concatenate([mesh(-4, 9, {1: 400, 2: 14, 3: 4}[dim], dim), rng.uniform(-3, 8, (50, dim))])
         cells, rest = np.array([*product(range(5), repeat=dim)]), np.nextafter(np.float32(1), 0)
         sets = [rng.uniform(0, 5, (300, dim)), rng.uniform(0, 5, (1, dim))]
