@@ -82,7 +82,7 @@ class Curve:
             PlanError: The data cannot be sketched so.
         """
         more = {"weights": "auto"} if self.family == "hermite" else {"seed": seed}
-        keys = {**self.sketch, self.axis: size, **more}
+        keys = {**more, **self.sketch, self.axis: size}
         privacy = {"epsilon": price[0], "delta": price[1], "total_epsilon": _LIMIT, "total_delta": SMALL_DELTA}
         return hs.Plan(name=f"accuracy-{data.name}", record=data.record, sketch=keys, privacy=privacy)
 
