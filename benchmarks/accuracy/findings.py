@@ -69,16 +69,20 @@ def _weights(rows: Sequence[Row], metric: str) -> str:
     weighted, equal = (matching(rows, sketch=name) for name in ("hermite gaussian", "hermite gaussian, equal weights"))
     if not weighted or not equal:
         return ""
-    said = []
     orders = [size for size in dict.fromkeys(int(row["size"]) for row in weighted) if size >= _NOISY_ORDER]
+
+    def mean(some: Sequence[Row], order: int, delta: float) -> float:
+        """Geometric, over small ε."""
+        errors = [
+            float(row[metric])
+            for row in matching(some, size=order, delta=delta)
+            if 0 < float(row["epsilon"]) <= _SMALL_EPSILON
+        ]
+        return float(np.exp(np.mean(np.log(errors))))
+
+    said = []
     for name, delta in (("0", PURE), ("10⁻⁶", SMALL_DELTA)):
-        ratios = []
-        for order in orders:
-            errors = [
-                [float(row[metric]) for row in matching(some, size=order, delta=delta) if 0 < row["epsilon"] <= 0.1]
-                for some in (weighted, equal)
-            ]
-            ratios.append(float(np.exp(np.mean(np.log(errors[0])) - np.mean(np.log(errors[1])))))
+        ratios = [mean(weighted, order, delta) / mean(equal, order, delta) for order in orders]
         said.append(f"at δ = {name} {' / '.join(f'{ratio:.2f}' for ratio in ratios)}")
     return (
         "**Weights of moments**: errors of hermite with the weights of `auto` over those with equal ones, of order "
