@@ -1,10 +1,10 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json``, ``accuracy_post.json`` and
-``accuracy_quantiles.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything,
-prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols
-alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other libraries, and all of them
-keep the rest of the page as it was.
+Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json``, ``accuracy_post.json``,
+``accuracy_quantiles.json`` and ``accuracy_histogram.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick``
+takes little of everything, prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes
+and the shuffled protocols alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other
+libraries, ``--histogram`` a histogram beside bare noise, and all of them keep the rest of the page as it was.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.accuracy import estimators, postprocessing, quantiles, regression
+from benchmarks.accuracy import estimators, histogram, postprocessing, quantiles, regression
 from benchmarks.accuracy import page as pages
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
@@ -36,12 +36,14 @@ _FILES: Final = {
     "modes": "accuracy_modes.json",
     "post": "accuracy_post.json",
     "quantiles": "accuracy_quantiles.json",
+    "histogram": "accuracy_histogram.json",
 }
 _PARTS: Final = {
     "mode": "modes",
     "shuffled": "modes",
     "post": "post",
     "quantiles": "quantiles",
+    "histogram": "histogram",
 }  # and of all others "all"
 
 
@@ -53,9 +55,10 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
     parser.add_argument("--quantiles", action="store_true", help="quantiles beside peers alone; the rest as it was")
+    parser.add_argument("--histogram", action="store_true", help="a histogram beside bare noise; the rest as it was")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
-    chosen = [name for name in ("modes", "post", "quantiles") if getattr(options, name)] or list(_FILES)
+    chosen = [name for name in ("modes", "post", "quantiles", "histogram") if getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
         for name in chosen:
@@ -121,6 +124,11 @@ def measure_all_quantiles(*, little: bool) -> list[Row]:
     return [{"part": "quantiles", **row} for row in quantiles.measure(quick=little)]
 
 
+def measure_all_histograms(*, little: bool) -> list[Row]:
+    """A histogram, beside bare noise."""
+    return [{"part": "histogram", **row} for row in histogram.measure(quick=little)]
+
+
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
     rows: list[Row] = []
     for data in data_sets([subject.data], quick=little):
@@ -155,6 +163,7 @@ _MEASURES: Final = {
     "modes": measure_all_modes,
     "post": measure_all_post,
     "quantiles": measure_all_quantiles,
+    "histogram": measure_all_histograms,
 }
 
 if __name__ == "__main__":
