@@ -8,9 +8,11 @@ import ctypes
 import importlib
 import pkgutil
 import resource
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import aggregator
@@ -41,11 +43,12 @@ _OURS: Final = ("hushsum", "hushsum_proto", "aggregator")
 #: Modules that are loaded only if a setting needs them; their packages may not be installed.
 _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
     "aggregator.log.kafka": lambda config: config.log == "kafka",
+    "aggregator.release.kafka_receipts": lambda config: config.log == "kafka",
     "aggregator.store.postgres": lambda config: config.store == "postgresql",
     "aggregator.shuffler": lambda config: config.role == "shuffler",
 }
 #: Never used by a service.
-_LEFT_OUT: Final = ("aggregator.__main__", "hushsum.plots", "hushsum.advice", "hushsum.choosing")
+_LEFT_OUT: Final = ("aggregator.__main__", "hushsum.plots", "hushsum.advice", "hushsum.choosing", "hushsum.estimators")
 #: Modules that the standard library imports at their first use.
 _STANDARD: Final = ("encodings.idna", "statistics", "stringprep")
 
@@ -99,12 +102,19 @@ def connections_max(wanted: int, config: Config) -> int:
 def import_modules(config: Config) -> None:
     """Imports every module that the role may need, and compiles its loops."""
     for package in (hushsum, hushsum_proto, aggregator):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if _is_loaded(found.name, config):
-                _load(found.name)
+        _import_below(package, config)
     for name in _STANDARD:
         importlib.import_module(name)
     releases.warm_up()
+
+
+def _import_below(package: ModuleType, config: Config) -> None:
+    """Imports the modules of a package. ``pkgutil.walk_packages`` would also import the packages that are left out."""
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if _is_loaded(found.name, config):
+            _load(found.name)
+            if found.ispkg and found.name in sys.modules:
+                _import_below(sys.modules[found.name], config)
 
 
 def _load(name: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import heapq
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +208,13 @@ async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
     finally:
         carrying.cancel()
         ringing.cancel()
+        _close_unbegun(work)
+
+
+def _close_unbegun(work: object) -> None:
+    """Work that never begins is closed: otherwise Python warns that it was never awaited."""
+    if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        work.close()
 
 
 _AGAIN_S: Final = 1.0

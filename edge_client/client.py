@@ -406,7 +406,7 @@ class EdgeClient:
     async def _begin(self, spool: Spool, history: PlanHistory) -> None:
         # What talks to a service is loaded here, and gRPC with it: `import edge_client` leaves it out.
         from edge_client.participation.mode import ClientContext
-        from edge_client.plan_fetch import RetryPolicy, pinned_plan, take_up_new_plan
+        from edge_client.plan_fetch import RetryPolicy, pinned_plan, submits, take_up_new_plan
 
         blocking = self._runtime.blocking
         retry = RetryPolicy(self._runtime, self._config, self._entropy)
@@ -439,12 +439,13 @@ class EdgeClient:
         await self._erase_held(history)
         before = spool.tallies
         self._may_change_ms = await self._next_change_ms(history)  # for what the service may say from here on
+        await retry.held()
         await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
         # What earlier runs have left unspent is counted as this one begins.
         unspent = {name: spool.tallies.get(name, 0) for name in (RECORDS_UNSPENT, WINDOWS_UNSPENT)}
         self._before = Counter({**before, **unspent})
         # A submission takes a time in which nothing of records is erased: there the next start does it.
-        if not (plan.privacy.is_silo or plan.privacy.mode == SECURE):
+        if not submits(plan):
             self._mode.driver.tasks.spawn(self._erase_when_due(history, self._mode.driver.tasks), "earlier-plans")
 
     async def _erase_held(self, history: PlanHistory) -> None:

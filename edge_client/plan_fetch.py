@@ -23,6 +23,7 @@ from edge_client.transport.interface import ConnectionLostError, PlanReply, Tran
 from hushsum.entropy import Entropy
 from hushsum.errors import PlanError, Reason
 from hushsum.plan import Plan, plan_id_of
+from hushsum.privacy.guarantee import SECURE
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.answers import IDENTITY_REASONS
 
@@ -33,18 +34,37 @@ OTHER_PLAN: Final = frozenset({Reason.WRONG_PLAN, Reason.WRONG_MODE})
 _WHAT_TO_DO: Final = (
     "set new_plan_after_s of the policy and start again to take up the new plan, or use another spool for it"
 )
+#: Seconds between a contact at a start and the next one, drawn. A change of plan that takes less than the first of them
+#: does not show how many records it has moved.
+HELD_S: Final = (2.0, 4.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RetryPolicy:
-    """When a client tries again what a lost connection has ended."""
+    """When a client that starts may contact its service: again after a lost connection, and next after a plan.
+
+    Attributes:
+        held_until: No contact is made before, by the monotonic clock; None: at once.
+    """
 
     runtime: Runtime
     config: Config
     entropy: Entropy
+    held_until: float | None = None
 
     def backoff(self) -> BackOff:
         return BackOff(self.config.backoff_first_s, self.config.backoff_longest_s, self.entropy)
+
+    def hold(self) -> None:
+        """Fixes the moment of the next contact, whatever is done until then."""
+        least_s, most_s = HELD_S
+        drawn = int.from_bytes(self.entropy.read(4), "big") / 2**32
+        self.held_until = self.runtime.monotonic() + least_s + (most_s - least_s) * drawn
+
+    async def held(self) -> None:
+        """Returns when a contact may be made."""
+        if self.held_until is not None:
+            await self.runtime.sleep(max(0.0, self.held_until - self.runtime.monotonic()))
 
     async def fetch(self, attempt: Callable[[], Awaitable[T]], *, refused: str, missing: str) -> T:
         """What an attempt returns, repeated after a :class:`ConnectionLostError` for ``first_contact_s`` seconds.
@@ -56,6 +76,7 @@ class RetryPolicy:
             PlanChangedError: Of that: it collects another plan.
             UnreachableError: No attempt succeeded in time; its text begins with ``missing``, where ``{}`` is the time.
         """
+        await self.held()
         backoff = self.backoff()
         deadline = self.runtime.monotonic() + self.config.first_contact_s
         while True:
@@ -125,6 +146,8 @@ async def pinned_plan(
     except UnreachableError:
         if signed is None:
             raise
+    if submits(stored):
+        retry.hold()
     policy.check(stored, signed)
     if signed is not None:
         await blocking(spool.keep_signature, signed.to_bytes())
@@ -138,7 +161,8 @@ async def take_up_new_plan(
 
     It asks once, after the service has said that it collects another plan, or where the policy does not allow the one
     that the spool has; and not before the time that the policy sets has passed since the last change, and a shorter one
-    since the last try. Where no service answers, nothing is changed.
+    since the last try. Where no service answers, nothing is changed. Moving rows takes a time that depends on records:
+    in secure sums and as a silo the moment of the next contact is fixed before (:meth:`RetryPolicy.hold`).
 
     Returns:
         Why the new plan was not taken up, one sentence; None where it was, or there is none. Nothing was changed then.
@@ -155,13 +179,19 @@ async def take_up_new_plan(
         is_wanted = not is_allowed or await blocking(lambda: history.is_told)
         if not is_wanted or now_ms < await blocking(history.next_change_ms, now_ms, policy.new_plan_after_ms):
             return None
-        reply, _ = await _attempt(transport, b"")
+        try:
+            reply, _ = await _attempt(transport, b"")
+        finally:
+            if submits(stored):
+                retry.hold()
         if plan_id_of(reply.bundle) == stored.id:
             await blocking(partial(history.note_other_plan, told=False))
             if not is_allowed:
                 await blocking(history.note_try, now_ms)
             return None
         plan = await blocking(read_plan, reply.bundle)
+        if submits(plan):  # the spool may hold something of it
+            retry.hold()
         policy.check_change(stored, plan, reply.signed)
         signature = None if reply.signed is None else reply.signed.to_bytes()
         await blocking(history.take_up, plan, signature, now_ms)
@@ -197,6 +227,11 @@ async def _attempt(transport: Transport, expected: bytes) -> tuple[PlanReply, st
         came, own = welcome.plan_id.hex()[:12], expected.hex()[:12]
         raise PlanChangedError(f"the service collects plan {came}, this spool belongs to plan {own}: {_WHAT_TO_DO}")
     return reply, welcome.client_id
+
+
+def submits(plan: Plan) -> bool:
+    """Whether a device submits once a window, at moments that depend on no record (secure sums and silos)."""
+    return plan.privacy.is_silo or plan.privacy.mode == SECURE
 
 
 def _stored_plan(spool: Spool) -> Plan | None:

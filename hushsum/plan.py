@@ -6,7 +6,7 @@ tables) and then travels as its canonical bytes: devices and later starts load t
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -23,7 +23,7 @@ from hushsum.canonical import real, real_text, shown
 from hushsum.collection import Collection
 from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
 from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError, warn
-from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
+from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords, alternatives
 from hushsum.notebook import pairs_html
 from hushsum.parameters import Parameters
 from hushsum.privacy.accountant import Limits
@@ -52,7 +52,7 @@ _KEYS: Final = {
         "": "name record sketch privacy window",
         "record": "kind dim lower upper universe classes names units",
         "sketch": "family kernel bandwidth power rows buckets draws seed sobol_sets parameters groups transforms"
-        " minhash exponent fraction_bits order cutoff cells levels form loss radius norm_bound",
+        " minhash exponent fraction_bits order cutoff weights cells levels form loss radius norm_bound",
         "sketch.groups": "columns kernel bandwidth power",
         "sketch.transforms": "kind factor lower upper matrix",
         "privacy": "mode epsilon delta unit records_per_client total_epsilon total_delta population participation"
@@ -110,14 +110,22 @@ class Plan:
             raise PlanError("name", name, "1 to 128 characters")
         arrays = parameters if isinstance(parameters, Parameters) else Parameters.of(parameters)
         collection = Collection.from_table(top.table("record"))
-        kind = top.table("sketch")
-        family = FAMILIES[kind.choice("family", built=list(FAMILIES))].from_table(kind, collection.schema, arrays)
+        families = [
+            FAMILIES[kind.choice("family", built=list(FAMILIES))].from_table(kind, collection.schema, arrays)
+            for kind in alternatives(top.table("sketch"))
+        ]
+        family = families[0]  # all have the same counters
         if (total := max(1, len(collection.classes)) * prod(family.shape)) > _COUNTERS_MAX:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         schedule = Schedule.from_table(top.table("window"))
         size = total + max(1, len(collection.classes))
         space = ReportSpace(family.name, family.shape[0], prod(family.shape[1:]), len(collection.classes))
-        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients, size, space)
+
+        def promised(family: Family) -> PrivacySpec:
+            privacy = top.table("privacy")
+            return PrivacySpec.from_table(privacy, family.sensitivity, schedule.min_clients, size, space, family)
+
+        family, promise = _least_noise(families, promised) if len(families) > 1 else (family, promised(family))
         promise.check_window(schedule)
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
         used = arrays.only(family.digests)
@@ -303,6 +311,11 @@ class Plan:
         """(classes, *shape of one class's counters); without classes there is one. Of reports (1, R, outputs)."""
         return self.sizes.counters_shape
 
+    @property
+    def count_counters(self) -> int:
+        """Count counters of a sketch: one for each class, or none where the sums of rows tell the number of records."""
+        return self.counters_shape[0] if self.privacy.mechanism.count_scale else 0
+
     @cached_property
     def guarantee(self) -> Guarantee:
         """What each release of this plan promises."""
@@ -390,6 +403,25 @@ class Plan:
         promise = f"ε={numeral(self.privacy.epsilon, up=True)}"
         promise += f", δ={numeral(self.privacy.delta, up=True)}" if self.privacy.delta else ""
         return f"Plan({self.name!r}, id={self.hex_id[:12]}, family={self.family.name!r}, {promise})"
+
+
+def _least_noise(families: Sequence[Family], promised: Callable[[Family], PrivacySpec]) -> tuple[Family, PrivacySpec]:
+    """The family with the least noise in its worst answer, and its promise; of equals the first.
+
+    Each is calibrated by itself, so that the choice of the family and that of the mechanism do not wait for each other.
+
+    Raises:
+        PlanError: None of them can have the promise: why not the first.
+    """
+    found, refused = [], []
+    for family in families:
+        try:
+            found.append((family, promised(family)))
+        except PlanError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return min(found, key=lambda made: made[0].answer_variance(made[1].mechanism.noise_variance))
 
 
 def plan_id_of(bundle: bytes) -> bytes:

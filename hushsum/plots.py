@@ -1,23 +1,28 @@
-"""Figures of a release: its density over a plane, and along a line with its error band (extra ``analyst``).
+"""Figures of a release: densities with error bands, pairs of columns, classes, distributions (extra ``analyst``).
 
 Nothing here costs privacy: every figure is drawn from the release alone, unless its caller hands in exact values too.
 matplotlib is imported by the functions that draw, never by ``import hushsum``.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import real_text
+from hushsum.comparison import Comparison
 from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
 from hushsum.privacy.exact_numbers import numeral
-from hushsum.releases import Release
+from hushsum.query import Queryable, count_std_error
+from hushsum.statistics import Statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,8 +39,18 @@ _LINE_POINTS: Final = 256
 _STARTS: Final = 512
 _SEARCH_ROUNDS: Final = 3
 _CONFIDENCE: Final = 0.95
+#: What :func:`release_figure` draws.
+KINDS: Final = ("density", "pairs", "classes", "cdf")
+_TITLES: Final = {"classes": "Classes of", "cdf": "Distribution of"}
+_PAIRS_MAX: Final = 5  # columns of a grid of pairs
+_PAIR_POINTS: Final = 32
+_CLASSES_MAX: Final = 7  # that have a colour; others are drawn as one
+_CONTOURS: Final = 5
 _MAP: Final = "viridis"  # readable without colour vision, and in grey
-_EXACT: Final = "#000000"
+# Okabe and Ito's, without black and with a grey for all others: told apart without colour vision.
+_CLASS_COLOURS: Final = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
+_DIFFERENCE_MAP: Final = "PuOr_r"  # orange above 0, purple below: told apart without colour vision
+_NAMED: Final = "more than noise explains (5 % in all)"
 _RELEASED: Final = "#d55e00"  # Okabe and Ito's vermilion: told from black without colour vision
 
 
@@ -66,7 +81,7 @@ def refuse_undrawable(plan: Plan) -> None:
         raise PlanError("sketch.family", "paired", f"a family with densities: this one answers with losses; {instead}")
 
 
-def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
+def densest_view(release: Queryable, columns: Sequence[int] = (0, 1)) -> View:
     """A view through the place where the released density is highest, found column by column.
 
     Args:
@@ -96,8 +111,215 @@ def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
     return View(chosen, tuple(place.tolist()))
 
 
+def default_kind(release: Queryable) -> str:
+    """What :func:`release_figure` draws of a release, of :data:`KINDS`.
+
+    ``classes`` where records have labels, ``cdf`` of a histogram of one column, ``density`` of one or two columns, and
+    ``pairs`` of more.
+
+    Raises:
+        PlanError: See :func:`refuse_undrawable`.
+    """
+    plan = release.plan
+    refuse_undrawable(plan)
+    if plan.classes:
+        return "classes"
+    if plan.vectors.dim == 1 and plan.family.name == "partition":
+        try:
+            Statistics(release)
+        except PlanError:  # cells collide, or are of reports
+            return "density"
+        return "cdf"
+    return "density" if plan.vectors.dim <= 2 else "pairs"
+
+
+def release_figure(
+    release: Queryable,
+    *,
+    kind: str | None = None,
+    columns: Sequence[int | str] | None = None,
+    dark: bool = False,
+    title: str | None = None,
+) -> "Figure":
+    """A figure of a release: what :meth:`hushsum.Release.plot` gives.
+
+    * ``density``: along a line with its 95 % band, and over a plane of two columns as a heat map with contours beside
+      the half width of the interval (:func:`density_figure`).
+    * ``pairs``: of up to five columns, the density along each, and over each pair, through the densest place.
+    * ``classes``: the number of records of each class with its 95 % interval, and the share of each class along a
+      column: its kernel sum over that of all, with intervals as if the errors of classes were independent.
+    * ``cdf``: of cells of a grid, each column's histogram and the share of records below, with 95 % intervals.
+
+    Args:
+        release: To be drawn.
+        kind: Of :data:`KINDS`; None: :func:`default_kind`.
+        columns: Which to draw, by names or numbers; None: the first two, or for ``pairs`` and ``cdf`` the first five.
+        dark: Light lines on a dark ground.
+        title: Instead of the plan's name and its promise.
+
+    Raises:
+        PlanError: See :func:`refuse_undrawable`; or the plan has no classes, or no cells of a grid.
+        ValueError: There is no such kind, or no such columns.
+    """
+    refuse_undrawable(release.plan)
+    kind = kind or default_kind(release)
+    if kind not in KINDS:
+        raise ValueError(f"kind: got {kind!r}, expected {', '.join(KINDS)}")
+    with theme(dark=dark):
+        chosen = _checked_columns(release.plan, columns)
+        if kind == "density":
+            chosen = chosen[:2] if columns is None else chosen
+            return density_figure(release, view=densest_view(release, chosen), title=title)
+        draw = {"pairs": _pairs_figure, "classes": _classes_figure, "cdf": _cdf_figure}[kind]
+        return draw(release, chosen, title or _title(release, kind))
+
+
+@contextmanager
+def theme(*, dark: bool) -> Iterator[None]:
+    """In this context figures are made with dark lines on a light ground, or with light lines on a dark one."""
+    from matplotlib.style import context
+
+    with context("dark_background" if dark else "default"):
+        yield
+
+
+def _checked_columns(plan: Plan, columns: Sequence[int | str] | None) -> tuple[int, ...]:
+    dim, names = plan.vectors.dim, list(plan.collection.names)
+    asked = range(min(dim, _PAIRS_MAX)) if columns is None else columns
+    chosen = tuple(names.index(each) if each in names else each for each in asked)
+    numbers = tuple(each for each in chosen if isinstance(each, int) and 0 <= each < dim)
+    if not 1 <= len(chosen) <= _PAIRS_MAX or len(set(numbers)) < len(chosen):
+        known = ", ".join(names) or f"0 to {dim - 1}"
+        raise ValueError(f"columns: got {tuple(asked)}, expected 1 to {_PAIRS_MAX} different ones of {known}")
+    return numbers
+
+
+def _pairs_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    plan, number = release.plan, len(columns)
+    held = densest_view(release, columns[:1]).held
+    figure = Figure(figsize=(2.6 * number + 1.5, 2.5 * number + 1.0), dpi=120, layout="constrained")
+    figure.suptitle(f"{title}\nthrough {_held_text(plan, View((), held), without=())}", fontsize=12)
+    axes = figure.subplots(number, number, squeeze=False)
+    maps = []
+    for row, y in enumerate(columns):
+        for at, x in enumerate(columns):
+            axis = axes[row, at]
+            if at > row:
+                axis.set_axis_off()
+            elif at == row:
+                _draw_line(axis, release, None, View((x,), held))
+                axis.legend().remove()
+                axis.set_title("")
+            else:
+                view = View((x, y), held)
+                answer = release.density(_plane(plan, view, _PAIR_POINTS))
+                maps.append(_heat_map(axis, answer.value, plan, view, ""))
+            if row < number - 1:
+                axis.set_xlabel("")
+            if 0 < at < row:
+                axis.set_ylabel("")
+    if maps:
+        values = [np.asarray(drawn.get_array()) for drawn in maps]
+        scale = _scale(min(float(each.min()) for each in values), max(float(each.max()) for each in values))
+        for drawn in maps:
+            drawn.set_norm(scale)
+        label = f"density: mean kernel ({_kernel(plan)}), square-root colour scale"
+        figure.colorbar(maps[0], ax=axes.ravel().tolist(), label=label, shrink=0.8)
+    return figure
+
+
+def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    plan, column = release.plan, columns[0]
+    if not plan.classes:
+        raise PlanError("record.classes", "none", "a plan with classes")
+    of_class = [
+        (
+            label,
+            release.count_of(label),
+            count_std_error(plan, label=label, submissions=release.submissions, counters=release.counters),
+        )
+        for label in plan.classes
+    ]
+    ranked = sorted(of_class, key=lambda each: -each[1])
+    named, others = ranked[:_CLASSES_MAX], ranked[_CLASSES_MAX:]
+    figure = Figure(figsize=(11.0, 8.5), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    grid = figure.add_gridspec(2, 1, height_ratios=(1.0, 1.3))
+    bars, shares = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
+    reach = NormalDist().inv_cdf(0.5 + _CONFIDENCE / 2)
+    drawn = [(label, value, error) for label, value, error in named]
+    if others:
+        errors = math.sqrt(math.fsum(error**2 for *_, error in others))
+        drawn.append((f"{len(others)} others", math.fsum(value for _, value, _ in others), errors))
+    names, values, errors_of = zip(*drawn, strict=True)
+    colours = [*_CLASS_COLOURS[: len(named)], *_CLASS_COLOURS[-1:]][: len(drawn)]
+    bars.bar(
+        range(len(drawn)), values, yerr=[reach * error for error in errors_of], color=colours, capsize=3, ecolor="0.5"
+    )
+    bars.set_xticks(range(len(drawn)), names)
+    bars.axhline(0.0, color="0.6", linewidth=0.8)
+    bars.set_ylabel("records")
+    bars.set_title("records of each class, with 95 % intervals", fontsize=11)
+    view = densest_view(release, (column,))
+    points = _line(plan, view)
+    along, total = points[:, column], release.kernel_sum(points)
+    known = total.value > 2.0 * total.std_error  # elsewhere nearly all is noise, and a share of it says nothing
+    for (label, *_), colour in zip(named, colours, strict=False):
+        part = release.kernel_sum(points, label=label)
+        share = np.where(known, part.value / np.where(known, total.value, 1.0), np.nan)
+        # To first order, as if the errors of a class and of the other classes were independent.
+        rest_error = np.sqrt(np.maximum(np.square(total.std_error) - np.square(part.std_error), 0.0))
+        error = np.hypot((1.0 - share) * part.std_error, share * rest_error) / np.where(known, total.value, np.nan)
+        shares.fill_between(along, share - reach * error, share + reach * error, color=colour, alpha=0.25, linewidth=0)
+        shares.plot(along, share, color=colour, linewidth=1.6, label=label)
+    shares.set_ylim(-0.05, 1.05)
+    shares.set_xlim(along[0], along[-1])
+    shares.set_xlabel(_axis_label(plan, column))
+    shares.set_ylabel("share of the kernel sum")
+    held = _held_text(plan, view, without=(column,))
+    where = f", at {held}" if held else ""
+    shares.set_title(f"shares of the classes along {_name(plan, column)}{where}, with 95 % intervals", fontsize=11)
+    if not known.all():
+        shares.set_xlabel(shares.get_xlabel() + "\nno line where nearly all is noise")
+    shares.legend(loc="best", frameon=False)
+    return figure
+
+
+def _cdf_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    statistics = Statistics(release)
+    figure = Figure(figsize=(max(6.5, 4.6 * len(columns)), 7.0), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    axes = figure.subplots(2, len(columns), squeeze=False)
+    for at, column in enumerate(columns):
+        histogram, below = statistics.histogram(column), statistics.cdf(column=column)
+        counts, edges = histogram.counts, histogram.edges
+        low, high = counts.interval(_CONFIDENCE)
+        top, bottom = axes[0, at], axes[1, at]
+        top.stairs(high, edges, baseline=low, fill=True, color=_RELEASED, alpha=0.25, label="95 % interval")
+        top.stairs(counts.value, edges, color=_RELEASED, linewidth=1.4, label="released")
+        top.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
+        low, high = below.shares.interval(_CONFIDENCE)
+        bottom.fill_between(below.points, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+        bottom.plot(below.points, below.monotone(), color=_RELEASED, linewidth=1.6, label="released, monotone")
+        bottom.set_ylim(-0.05, 1.05)
+        for axis in (top, bottom):
+            axis.set_xlim(edges[0], edges[-1])
+            axis.set_xlabel(_axis_label(release.plan, column))
+    axes[0, 0].set_ylabel("records in a cell")
+    axes[1, 0].set_ylabel("share of the records below")
+    axes[0, 0].legend(loc="best", frameon=False)
+    axes[1, 0].legend(loc="best", frameon=False)
+    return figure
+
+
 def density_figure(
-    release: Release, *, exact: Density | None = None, view: View | None = None, title: str | None = None
+    release: Queryable, *, exact: Density | None = None, view: View | None = None, title: str | None = None
 ) -> "Figure":
     """The released density over a plane of two columns as a heat map, and along a line with its 95 % band below.
 
@@ -133,13 +355,101 @@ def density_figure(
     return figure
 
 
+def difference_figure(comparison: Comparison, *, view: View | None = None, title: str | None = None) -> "Figure":
+    """What differs between two released densities: over a plane of two columns, and along a line with its 95 % band.
+
+    Places where the difference is larger than noise explains are outlined in the plane, and marked on the line: the
+    probability that any is shown where nothing differs is at most 5 % in each panel
+    (:meth:`hushsum.comparison.Comparison.regions`).
+
+    Args:
+        comparison: To be drawn: the first release minus the second.
+        view: Where to cut; by default columns 0 and 1, through the densest place of the first release.
+        title: Instead of the plans' names, windows and promises; the p-value of the test stands below it.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        PlanError: See :func:`refuse_undrawable`.
+        ValueError: The sketch has one row, and so no standard error.
+    """
+    from matplotlib.figure import Figure
+
+    refuse_undrawable(comparison.first.plan)
+    view = view or densest_view(comparison.first)
+    plane = len(view.columns) == 2
+    figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
+    tested = f"both are samples of one population: p = {comparison.p_value():.2g}"
+    figure.suptitle(f"{title or _difference_title(comparison)}\n{tested}", fontsize=13)
+    if not plane:
+        _draw_difference_line(figure.add_subplot(), comparison, view)
+        return figure
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0))
+    _draw_difference_planes(figure, (figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])), comparison, view)
+    _draw_difference_line(figure.add_subplot(grid[1, :]), comparison, view)
+    return figure
+
+
+def _draw_difference_planes(figure: "Figure", axes: "tuple[Axes, Axes]", comparison: Comparison, view: View) -> None:
+    plan = comparison.first.plan
+    points = _plane(plan, view)
+    answer = comparison.density(points)
+    held = _held_text(plan, view, without=view.columns)
+    where = f"  ({held})" if held else ""
+    drawn = _heat_map(axes[0], answer.value, plan, view, "difference of the densities" + where, line="black")
+    most = float(np.abs(answer.value).max()) or 1.0
+    drawn.set_cmap(_DIFFERENCE_MAP)
+    drawn.set_clim(-most, most)
+    figure.colorbar(drawn, ax=axes[0], label="first minus second\nlinear colour scale")
+    found = comparison.regions(points)
+    if len(found):
+        named = np.zeros(len(points))
+        named[found.at] = 1.0
+        side = (np.unique(points[:, column]) for column in view.columns)
+        axes[0].contour(
+            *side, named.reshape(_PLANE_POINTS, _PLANE_POINTS), levels=[0.5], colors="black", linewidths=1.2
+        )
+    axes[0].set_xlabel(_axis_label(plan, view.columns[0]) + f"\noutlined: {_NAMED}" * bool(len(found)))
+    low, high = answer.interval(_CONFIDENCE)
+    doubt = _heat_map(axes[1], (high - low) / 2, plan, view, "half width of the 95 % interval" + where)
+    figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
+
+
+def _draw_difference_line(axis: "Axes", comparison: Comparison, view: View) -> None:
+    plan, column = comparison.first.plan, view.columns[0]
+    points = _line(plan, view)
+    along, answer = points[:, column], comparison.density(points)
+    low, high = answer.interval(_CONFIDENCE)
+    axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+    axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label="first minus second")
+    at = np.sort(comparison.regions(points).at)
+    if len(at):
+        axis.plot(along[at], answer.value[at], ".", color=_ink(), markersize=4, label=_NAMED)
+    axis.axhline(0.0, color="0.5", linewidth=0.8, zorder=0)
+    axis.set_xlim(along[0], along[-1])
+    axis.set_xlabel(_axis_label(plan, column))
+    axis.set_ylabel("difference of the densities")
+    held = _held_text(plan, view, without=(column,))
+    axis.set_title("along the dashed line: " + held if held else "difference of the densities", fontsize=11)
+    axis.legend(loc="best", frameon=False)
+
+
+def _difference_title(comparison: Comparison) -> str:
+    sides = (
+        " ".join(part for part in (each.plan.name, _window(each), f"({_promise(each)})") if part)
+        for each in (comparison.first, comparison.second)
+    )
+    return "\nminus ".join(sides)
+
+
 def points_drawn(view: View) -> int:
     """At how many points a figure evaluates the density, and the exact one where it is given."""
     return _LINE_POINTS + (_PLANE_POINTS**2 if len(view.columns) == 2 else 0)
 
 
 def _draw_planes(
-    figure: "Figure", axes: "tuple[Axes, Axes]", release: Release, exact: Density | None, view: View
+    figure: "Figure", axes: "tuple[Axes, Axes]", release: Queryable, exact: Density | None, view: View
 ) -> None:
     points = _plane(release.plan, view)
     answer = release.density(points)
@@ -149,6 +459,7 @@ def _draw_planes(
     if exact is None:
         released = _heat_map(axes[0], answer.value, release.plan, view, "released density" + where)
         released.set_norm(_scale(answer.value.min(), answer.value.max()))
+        _contours(axes[0], answer.value, points, view)
         figure.colorbar(released, ax=axes[0], label=label)
         low, high = answer.interval(_CONFIDENCE)
         margin = (high - low) / 2
@@ -164,20 +475,29 @@ def _draw_planes(
     figure.colorbar(second, ax=list(axes), label=label)
 
 
-def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str) -> "AxesImage":
+def _contours(axis: "Axes", values: Floats, points: Floats, view: View) -> None:
+    """Lines of equal density, evenly between 0 and the highest."""
+    levels = values.max() * np.arange(1, _CONTOURS + 1) / (_CONTOURS + 1)
+    if levels[0] > 0.0:
+        x, y = (np.unique(points[:, column]) for column in view.columns)
+        axis.contour(x, y, values.reshape(len(y), len(x)), levels=levels, colors="white", linewidths=0.7, alpha=0.7)
+
+
+def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str, *, line: str = "white") -> "AxesImage":
     lower, upper = _bounds(plan)
     x, y = view.columns
-    step = (upper - lower) / (_PLANE_POINTS - 1) / 2  # a pixel is centred on its point
+    side = math.isqrt(len(values))
+    step = (upper - lower) / (side - 1) / 2  # a pixel is centred on its point
     extent = (lower[x] - step[x], upper[x] + step[x], lower[y] - step[y], upper[y] + step[y])
     image = axis.imshow(
-        values.reshape(_PLANE_POINTS, _PLANE_POINTS),
+        values.reshape(side, side),
         origin="lower",
         extent=extent,
         aspect="auto",
         cmap=_MAP,
         interpolation="bilinear",
     )
-    axis.axhline(view.held[y], color="white", linewidth=1.0, linestyle=(0, (4, 3)))
+    axis.axhline(view.held[y], color=line, linewidth=1.0, linestyle=(0, (4, 3)))
     axis.locator_params(axis="x", nbins=6)
     axis.set_title(what, fontsize=11)
     axis.set_xlabel(_axis_label(plan, x))
@@ -192,7 +512,7 @@ def _scale(least: float, most: float) -> "PowerNorm":
     return PowerNorm(0.5, least, most)
 
 
-def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View) -> None:
+def _draw_line(axis: "Axes", release: Queryable, exact: Density | None, view: View) -> None:
     column = view.columns[0]
     points = _line(release.plan, view)
     along = points[:, column]
@@ -201,7 +521,7 @@ def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View
     axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
     axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label=f"released ({_promise(release)})")
     if exact is not None:
-        axis.plot(along, exact(points), color=_EXACT, linewidth=1.4, linestyle=(0, (5, 2)), label="exact")
+        axis.plot(along, exact(points), color=_ink(), linewidth=1.4, linestyle=(0, (5, 2)), label="exact")
     axis.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     axis.set_xlim(along[0], along[-1])
     axis.set_xlabel(_axis_label(release.plan, column))
@@ -211,12 +531,12 @@ def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View
     axis.legend(loc="best", frameon=False)
 
 
-def _plane(plan: Plan, view: View) -> Floats:
+def _plane(plan: Plan, view: View, side: int = _PLANE_POINTS) -> Floats:
     lower, upper = _bounds(plan)
     x, y = view.columns
-    points = np.tile(np.array(view.held), (_PLANE_POINTS * _PLANE_POINTS, 1))
-    points[:, x] = np.tile(np.linspace(lower[x], upper[x], _PLANE_POINTS), _PLANE_POINTS)
-    points[:, y] = np.repeat(np.linspace(lower[y], upper[y], _PLANE_POINTS), _PLANE_POINTS)
+    points = np.tile(np.array(view.held), (side * side, 1))
+    points[:, x] = np.tile(np.linspace(lower[x], upper[x], side), side)
+    points[:, y] = np.repeat(np.linspace(lower[y], upper[y], side), side)
     return points
 
 
@@ -226,6 +546,13 @@ def _line(plan: Plan, view: View) -> Floats:
     points = np.tile(np.array(view.held), (_LINE_POINTS, 1))
     points[:, column] = np.linspace(lower[column], upper[column], _LINE_POINTS)
     return points
+
+
+def _ink() -> str:
+    """Black, or white on a dark ground."""
+    from matplotlib import rcParams
+
+    return str(rcParams["text.color"])
 
 
 def _golden_mean(dim: int) -> float:
@@ -267,20 +594,20 @@ def _kernel(plan: Plan) -> str:
     return f"{name}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(name)
 
 
-def _promise(release: Release) -> str:
+def _promise(release: Queryable) -> str:
     return f"ε = {real_text(release.guarantee.epsilon)}"
 
 
-def _title(release: Release) -> str:
+def _title(release: Queryable, kind: str = "density") -> str:
     delta = release.guarantee.delta
     spent = _promise(release) + (f", δ = {numeral(delta, up=True)}" if delta else "")
     promise = f"{spent} per {release.guarantee.unit}"
     rounded = float(f"{max(release.count, 0.0):.3g}")
     parts = [f"about {rounded:,.0f} records", promise, _window(release)]
-    return f"Density of {release.plan.name}\n" + "  ·  ".join(part for part in parts if part)
+    return f"{_TITLES.get(kind, 'Density of')} {release.plan.name}\n" + "  ·  ".join(part for part in parts if part)
 
 
-def _window(release: Release) -> str:
+def _window(release: Queryable) -> str:
     if release.window is None:
         return ""
     schedule = release.plan.window

@@ -335,6 +335,8 @@ class _Choice:
             orders = _ORDERS if self.dim <= _HERMITE_DIM else ((0, _ORDER_LOCAL),)
             sketch["order"] = next(order for least, order in orders if near >= least)
             why["sketch.order"] = "a higher order has less bias and more noise"
+            sketch["weights"] = "auto"
+            why["sketch.weights"] = "how finely each moment is stored: auto takes what has the least noise"
         else:
             sketch |= self._sizes(near)
             is_sobol = self.dim <= _SOBOL_DIM and (self.question != CLASSES or int(str(sketch["rows"])) >= _SOBOL_ROWS)

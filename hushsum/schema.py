@@ -46,6 +46,10 @@ class Table:
         """Whether the key was written."""
         return key in self._values
 
+    def replaced(self, **values: object) -> "Table":
+        """The same table with other values, nothing of it read yet."""
+        return Table(self._values | values, self._path)
+
     def value(self, key: str) -> object:
         """Whatever stands under a key that must be there."""
         return self._take(key, Missing.MISSING, "a value")

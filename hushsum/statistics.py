@@ -30,7 +30,7 @@ from hushsum.families.partition import Partition
 from hushsum.families.partition.consistency import CELLS_MAX, ConsistentCells
 from hushsum.notebook import ROWS_MAX, table_html
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
-from hushsum.releases import Release
+from hushsum.query import Queryable
 
 Floats = npt.NDArray[np.float64]
 
@@ -337,7 +337,7 @@ class Statistics:
         RecordError: The plan has no such class.
     """
 
-    def __init__(self, release: Release, *, label: str | None = None) -> None:
+    def __init__(self, release: Queryable, *, label: str | None = None) -> None:
         plan = release.plan
         family = _grid(release)
         self.release, self.label = release, label
@@ -677,7 +677,7 @@ class _Axis:
         return np.where(points[:, None] >= self.edges[1:], 1.0, np.clip(part, 0.0, 1.0))
 
 
-def _grid(release: Release) -> Partition:
+def _grid(release: Queryable) -> Partition:
     """The family, where there are statistics of it."""
     plan = release.plan
     family = plan.family

@@ -178,6 +178,8 @@ def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
     monkeypatch.chdir(tmp_path)
     people(tmp_path / "people.csv")
     code = "\n".join(re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL))
+    bounds = {"age": (0, 120), "income": (0, 200_000)}
+    hs.Release.from_data("people.csv", bounds=bounds, epsilon=1.0).save("yesterday.hush")
     exec(compile(code, "first-release.md", "exec"), {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")})
     assert "hermite, kernel gaussian" in capsys.readouterr().out
     with hs.Ledger("ledger.db") as ledger:

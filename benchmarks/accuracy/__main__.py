@@ -3,9 +3,9 @@
 Prints the tables, and writes ``accuracy.json`` and ``accuracy_*.json`` in ``benchmarks/results``, ``docs/accuracy.md``
 and its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says
 where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is computed after a release,
-``--quantiles`` quantiles beside other libraries, ``--estimators`` the estimators, ``--peers`` diffprivlib's
-classifiers, and all of them keep the rest of the page as it was. diffprivlib needs an environment of its own:
-``build_tools/diffprivlib.txt``.
+``--quantiles`` quantiles beside other libraries, ``--histogram`` a histogram beside bare noise, ``--estimators`` the
+estimators, ``--peers`` diffprivlib's classifiers, and all of them keep the rest of the page as it was. diffprivlib
+needs an environment of its own: ``build_tools/diffprivlib.txt``.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.accuracy import estimators, postprocessing, quantiles, regression
+from benchmarks.accuracy import estimators, histogram, postprocessing, quantiles, regression
 from benchmarks.accuracy import page as pages
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
@@ -37,6 +37,7 @@ _FILES: Final = {
     "modes": "accuracy_modes.json",
     "post": "accuracy_post.json",
     "quantiles": "accuracy_quantiles.json",
+    "histogram": "accuracy_histogram.json",
     "estimators": "accuracy_estimators.json",
     "peers": "accuracy_peers.json",
 }
@@ -45,6 +46,7 @@ _PARTS: Final = {
     "shuffled": "modes",
     "post": "post",
     "quantiles": "quantiles",
+    "histogram": "histogram",
     "estimators": "estimators",
     "peers": "peers",
 }  # and of all others "all"
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
     parser.add_argument("--quantiles", action="store_true", help="quantiles beside peers alone; the rest as it was")
+    parser.add_argument("--histogram", action="store_true", help="a histogram beside bare noise; the rest as it was")
     parser.add_argument("--estimators", action="store_true", help="the estimators alone; the rest as it was")
     parser.add_argument("--peers", action="store_true", help="diffprivlib's classifiers alone, where it is installed")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
@@ -137,6 +140,11 @@ def measure_all_peers(*, little: bool) -> list[Row]:
     return [{"part": "peers", **row} for row in estimators.measure_peers(quick=little)]
 
 
+def measure_all_histograms(*, little: bool) -> list[Row]:
+    """A histogram, beside bare noise."""
+    return [{"part": "histogram", **row} for row in histogram.measure(quick=little)]
+
+
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
     rows: list[Row] = []
     for data in data_sets([subject.data], quick=little):
@@ -171,6 +179,7 @@ _MEASURES: Final = {
     "modes": measure_all_modes,
     "post": measure_all_post,
     "quantiles": measure_all_quantiles,
+    "histogram": measure_all_histograms,
     "estimators": measure_all_estimators,
     "peers": measure_all_peers,
 }

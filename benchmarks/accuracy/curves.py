@@ -75,14 +75,15 @@ class Curve:
         least, most = self.seeds
         return most if self.axis == "order" else min(most, max(least, self.rows // size))
 
-    def plan(self, data: DataSet, size: int, seed: int) -> hs.Plan:
-        """The plan of one sketch.
+    def plan(self, data: DataSet, size: int, seed: int, price: Price = (1.0, PURE)) -> hs.Plan:
+        """The plan of one sketch, for a release at this price: weights of moments depend on it.
 
         Raises:
             PlanError: The data cannot be sketched so.
         """
-        keys = {**self.sketch, self.axis: size, **({} if self.family == "hermite" else {"seed": seed})}
-        privacy = {"epsilon": 1, "total_epsilon": _LIMIT, "total_delta": SMALL_DELTA}
+        more = {"weights": "auto"} if self.family == "hermite" else {"seed": seed}
+        keys = {**more, **self.sketch, self.axis: size}
+        privacy = {"epsilon": price[0], "delta": price[1], "total_epsilon": _LIMIT, "total_delta": SMALL_DELTA}
         return hs.Plan(name=f"accuracy-{data.name}", record=data.record, sketch=keys, privacy=privacy)
 
     def built(self, data: DataSet) -> bool:
@@ -170,17 +171,26 @@ def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[Price, Errors
     each = curve.queries_each
     some = slice(each * (seed - 1), each * seed) if each else slice(None)
     exact, queries = truth.of(plan)[some], data.queries[some]
-    sketch = hs.Sketch(plan)
-    sketch.add(data.records)
-    assert sketch.records == data.records.shape[0], "every record counts in the exact sums"
+    sketches: dict[str, hs.Sketch] = {}
     groups = size if curve.median else None
-    answer = _without_noise(plan, sketch.counters[0], queries, groups)
+    answer = _without_noise(plan, _sketched(plan, data, sketches).counters[0], queries, groups)
     errors = {(NO_NOISE, PURE): errors_of(answer, answer.value / data.size, exact, data.size)}
     for epsilon, delta in product(curve.epsilons, curve.deltas):
-        release = hs.release(sketch, epsilon=epsilon, delta=delta)
+        priced = curve.plan(data, size, seed, (epsilon, delta)) if curve.family == "hermite" else plan
+        release = hs.release(_sketched(priced, data, sketches), epsilon=epsilon, delta=delta)
         answer, density = release.kernel_sum(queries, groups=groups), release.density(queries, groups=groups)
         errors[epsilon, delta] = errors_of(answer, density.value, exact, data.size)
     return errors
+
+
+def _sketched(plan: hs.Plan, data: DataSet, sketches: dict[str, hs.Sketch]) -> hs.Sketch:
+    """All records, sketched once for each family."""
+    weights = str(plan.family.to_fields().get("weights"))
+    if weights not in sketches:
+        sketches[weights] = hs.Sketch(plan)
+        sketches[weights].add(data.records)
+        assert sketches[weights].records == data.records.shape[0], "every record counts in the exact sums"
+    return sketches[weights]
 
 
 def _without_noise(plan: hs.Plan, counters: npt.NDArray[np.int64], queries: Any, groups: int | None) -> hs.Answer:

@@ -24,7 +24,7 @@ def of_subject(data: str, rows: Sequence[Row]) -> str:
     some = at_delta(measured, PURE)
     said = [say(some) for say in _SAID.get(data, ())] + [_median(matching(rows, part="kernel", data=data))]
     metric = ABSOLUTE if data in _LSQ_METRIC else RELATIVE
-    said += [_best_rows(some, stars, metric), _gain(measured, metric)]
+    said += [_best_rows(some, stars, metric), _gain(measured, metric), _weights(measured, metric)]
     return "".join(f"\n{one}\n" for one in said if one)
 
 
@@ -62,6 +62,33 @@ def listed(rows: Sequence[Row], sketch: str, epsilons: Sequence[float], metric: 
     """The least errors of a sketch, one an ε; empty where one is not there."""
     errors = [least(rows, sketch, epsilon, metric) for epsilon in epsilons]
     return "" if None in errors else " / ".join(number(error) for error in errors if error is not None)
+
+
+def _weights(rows: Sequence[Row], metric: str) -> str:
+    """Weights of moments beside equal ones: the ratio of errors at each order, where noise is most of them."""
+    weighted, equal = (matching(rows, sketch=name) for name in ("hermite gaussian", "hermite gaussian, equal weights"))
+    if not weighted or not equal:
+        return ""
+    orders = [size for size in dict.fromkeys(int(row["size"]) for row in weighted) if size >= _NOISY_ORDER]
+
+    def mean(some: Sequence[Row], order: int, delta: float) -> float:
+        """Geometric, over small ε."""
+        errors = [
+            float(row[metric])
+            for row in matching(some, size=order, delta=delta)
+            if 0 < float(row["epsilon"]) <= _SMALL_EPSILON
+        ]
+        return float(np.exp(np.mean(np.log(errors))))
+
+    said = []
+    for name, delta in (("0", PURE), ("10⁻⁶", SMALL_DELTA)):
+        ratios = [mean(weighted, order, delta) / mean(equal, order, delta) for order in orders]
+        said.append(f"at δ = {name} {' / '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    return (
+        "**Weights of moments**: errors of hermite with the weights of `auto` over those with equal ones, of order "
+        f"{_slashed(orders)}, the geometric mean over ε up to 0.1: {'; '.join(said)}. At low orders and larger ε the "
+        "bias is a part of the error, which weights do not change."
+    )
 
 
 def _gain(rows: Sequence[Row], metric: str) -> str:
@@ -238,6 +265,7 @@ def _slashed(values: Iterable[float]) -> str:
     return " / ".join(f"{value:g}" for value in values)
 
 
+_NOISY_ORDER: Final = 4  # of hermite: from it on noise is most of the error at small ε
 _SPREADS: Final = {RELATIVE: "its standard error", ABSOLUTE: "that one's standard error"}
 _RIVALS: Final = {
     "peer: RACE with honest noise": "hashed euclidean",

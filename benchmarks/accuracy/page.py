@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.accuracy import conclusions, findings, mode_page, plots, postprocessing_page, quantiles
+from benchmarks.accuracy import conclusions, findings, histogram, mode_page, plots, postprocessing_page, quantiles
 from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE, SMALL_DELTA
 from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE, SUBJECTS
 from benchmarks.accuracy.tables import (
@@ -73,7 +73,8 @@ def text(rows: Sequence[Row]) -> str:
         some = matching(rows, part=part)
         if some:
             parts.append(f"## {title}\n\n{render(some)}\n")
-    parts += [_estimators(rows), postprocessing_page.section(rows), quantiles.section(matching(rows, part="quantiles"))]
+    parts += [_estimators(rows), histogram.section(matching(rows, part="histogram"))]
+    parts += [postprocessing_page.section(rows), quantiles.section(matching(rows, part="quantiles"))]
     parts += [mode_page.section(rows), findings.closing(rows)]
     return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
 

@@ -52,7 +52,8 @@ def fourier(bandwidth: float, draws: str, sizes: tuple[int, ...] = _PAIRS) -> Cu
 
 def hermite(bandwidth: float, sizes: tuple[int, ...], **more: object) -> Curve:
     """A curve of the hermite family, against its order."""
-    return Curve("hermite gaussian", keys("hermite", "gaussian", bandwidth, **more), sizes, axis="order", seeds=(5, 10))
+    label = "hermite gaussian" + (f", {more['weights']} weights" if "weights" in more else "")
+    return Curve(label, keys("hermite", "gaussian", bandwidth, **more), sizes, axis="order", seeds=(5, 10))
 
 
 def partition(bandwidth: float, buckets: int, *, median: bool = False) -> Curve:
@@ -111,6 +112,7 @@ SUBJECTS: Final = (
             as_lsq(fourier(0.01, "independent", (64, 256, 1024, 4096, 16384))),
             as_lsq(fourier(0.01, "sobol", (64, 256, 1024, 4096, 16384))),
             as_lsq(hermite(0.01, (1, 2, 3, 4, 6, 8), cutoff=3)),
+            as_lsq(hermite(0.01, (1, 2, 3, 4, 6, 8), cutoff=3, weights="equal")),
             as_lsq(hashed("euclidean", 0.005, draws="independent")),
             as_lsq(hashed("euclidean", 0.005, draws="sobol")),
             as_lsq(partition(0.01, 4096)),

@@ -1,6 +1,7 @@
 """Connections over gRPC: channels and what is shown on them, streams of deltas and of rounds, and why a call ended."""
 
 import asyncio
+import gc
 import logging
 import os
 import re
@@ -62,6 +63,11 @@ _ENDED: Final = Disconnect("the service ended the call without an outcome")
 
 
 Metadata = tuple[tuple[str, str], ...]
+
+# In a process that was forked the end of a gRPC object of the other one would wait for ever, in the middle of any
+# garbage collection: what was there before the fork is never collected.
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 class GrpcTransport:

@@ -77,11 +77,15 @@ def _candidates(plan: Plan) -> Iterator[Plan]:
     """The plan, and its kernel by other families, buckets and orders: those that a plan can have."""
     own = plan.to_fields()["sketch"]
     assert isinstance(own, dict), "a table of every plan"
+    seen: set[bytes] = set()
     for keys in _sketches(plan, own):
         try:
-            yield plan if keys == own else _with_sketch(plan, keys)
+            candidate = plan if keys == own else _with_sketch(plan, keys)
         except PlanError:  # no plan of these bounds, mode or unit can have it
             continue
+        if candidate.id not in seen:  # weights that were chosen may be those of another
+            seen.add(candidate.id)
+            yield candidate
 
 
 def _sketches(plan: Plan, own: Mapping[str, object]) -> Iterator[dict[str, object]]:
@@ -94,7 +98,8 @@ def _sketches(plan: Plan, own: Mapping[str, object]) -> Iterator[dict[str, objec
             yield from ({**base, "buckets": buckets} for buckets in _BUCKETS if buckets != base.get("buckets"))
         elif family == "hermite":
             if plan.vectors.dim <= _HERMITE_DIM:
-                yield from ({**base, "order": order} for order in _ORDERS if order != base.get("order"))
+                orders = dict.fromkeys((*_ORDERS, base.get("order", _ORDERS[-1])))
+                yield from ({**base, "order": order, "weights": "auto"} for order in orders)
         elif family != name:
             yield base
 

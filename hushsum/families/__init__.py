@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hushsum import compiled
 from hushsum.families.base import Answer, Family, Increments, Interval, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum.schema import Table
 
 if TYPE_CHECKING:
     from hushsum.families.hashed import Hashed
@@ -76,8 +77,22 @@ __all__ = [
     "Records",
     "SetRecords",
     "VectorRecords",
+    "alternatives",
     "warm_up",
 ]
+
+
+def alternatives(sketch: Table) -> list[Table]:
+    """The tables of ``[sketch]`` among which the plan's maker takes the one with the least noise; mostly one, as it is.
+
+    Of the hermite family with ``weights = "auto"`` they are one for each of its weights.
+    """
+    if sketch.has("weights") and sketch.choice("family", built=list(FAMILIES)) == "hermite":
+        from hushsum.families.hermite.weights import AUTO, WEIGHTS
+
+        if sketch.value("weights") == AUTO:
+            return [sketch.replaced(weights=each) for each in WEIGHTS]
+    return [sketch]
 
 
 def warm_up() -> None:

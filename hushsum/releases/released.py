@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hushsum import query
 from hushsum.entropy import OsEntropy
-from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, warn
+from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, ReleaseError, warn
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
@@ -33,6 +33,9 @@ from hushsum.sketch import Sketch
 from hushsum.tables import read_file, read_queries, rows_have_names, table_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from hushsum.comparison import Comparison
     from hushsum.proposal import Bounds
 
 Counters = npt.NDArray[np.int64]
@@ -48,7 +51,8 @@ class Release:
         window: Index of the window; None without one.
         counters: int64, (classes, shape of the family...): the noised integers. Of reports (1, R, outputs): how many
             came of each row and output, which queries undo.
-        counts: int64, (classes,): the noised count counters. Of reports (1,): how many came, exactly.
+        counts: int64, (classes,): the noised count counters; (0,) where the plan has none. Of reports (1,): how many
+            came, exactly.
         guarantee: What was promised, and by which mechanism.
         accounted: Whether a ledger was charged.
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
@@ -73,6 +77,9 @@ class Release:
     new_ledger: str = ""
 
     def __post_init__(self) -> None:
+        if self.counts.shape != (self.plan.count_counters,):
+            came, expected = self.counts.shape, (self.plan.count_counters,)
+            raise ReleaseError(f"count counters of shape {came}, expected {expected}: those of the plan")
         for name in ("counters", "counts"):
             view = getattr(self, name).view()
             view.flags.writeable = False
@@ -247,6 +254,44 @@ class Release:
             submissions=self.submissions,
             prepared=self._prepared,
         )
+
+    def compare(self, other: "Release") -> "Comparison":
+        """What differs between this release and another one with the same sketch, at no cost in privacy.
+
+        Differences of answers are this one's minus the other's, with standard errors; which places differ by more than
+        noise explains, and whether both are samples of one population: :class:`hushsum.comparison.Comparison`.
+
+        Args:
+            other: Of a plan with the same sketch (with its seed) and the same columns; ε, windows and the rest may
+                differ.
+
+        Raises:
+            PlanError: It has another sketch, or other columns or classes.
+        """
+        from hushsum.comparison import Comparison  # which is not loaded otherwise
+
+        return Comparison(self, other)
+
+    def plot(
+        self, kind: str | None = None, *, columns: Sequence[int | str] | None = None, dark: bool = False
+    ) -> "Figure":
+        """A figure of this release: see :func:`hushsum.plots.release_figure` (extra ``analyst``).
+
+        Args:
+            kind: ``density``, ``pairs``, ``classes`` or ``cdf``; None: what suits the plan.
+            columns: Names or numbers of the columns to draw; None: the first ones.
+            dark: Light lines on a dark ground.
+
+        Returns:
+            A matplotlib figure, which notebooks show; ``figure.savefig(path)`` writes it.
+
+        Raises:
+            PlanError: It collects sets or models, or has no such figure.
+            ValueError: There is no such kind or column.
+        """
+        from hushsum.plots import release_figure  # which is not loaded otherwise
+
+        return release_figure(self, kind=kind, columns=columns, dark=dark)
 
     @cached_property
     def _prepared(self) -> query.Prepared:

@@ -167,7 +167,9 @@ from tests.plans import small_plan
 from tests.processes import ROOT
 from tests.services import config_of
 process.import_modules(config_of(Path({folder!r}), small_plan(), role="all"))
-print(len(sys.modules))
+analysts = {{"dp_accounting", "matplotlib", "pandas", "sklearn"}} & {{name.partition(".")[0] for name in sys.modules}}
+assert not analysts, f"loaded, but only analysts use them: {{analysts}}"
+assert "hushsum.estimators" not in sys.modules
 """
 _WITHOUT_EXTRAS = """
 class Absent:

@@ -502,4 +502,7 @@ EXAMPLES: tuple[Example, ...] = (
     hermite("two-dimensions", Vectors(2, 0, 10), bandwidth=2),
     hermite("one-dimension", Vectors(1, -5, 5), bandwidth=1, order=12, cutoff=5, fraction_bits=20),
     hermite("three-dimensions", Vectors(3, -1, 1), bandwidth=1, order=6, fraction_bits=10),
+    hermite("weights-gaussian", Vectors(2, 0, 10), bandwidth=2, weights="gaussian"),
+    hermite("weights-laplace", Vectors(1, -5, 5), bandwidth=1, order=12, cutoff=5, fraction_bits=20, weights="laplace"),
+    hermite("weights-dropped", Vectors(3, -1, 1), bandwidth=1, order=6, fraction_bits=10, weights="laplace"),
 )

@@ -33,7 +33,7 @@ class RushingClock(Clock):
 
     @override
     async def sleep(self, seconds: float) -> None:
-        if seconds <= 2.5:
+        if seconds <= 4.0:
             self.seconds += seconds
             await asyncio.sleep(0)
         else:

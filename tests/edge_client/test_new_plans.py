@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 from typing_extensions import override
@@ -22,14 +22,16 @@ from edge_client import (
     SettingsError,
     Status,
 )
+from edge_client.plan_fetch import HELD_S
 from edge_client.spool.plan_history import TRIES_APART_MS, PlanHistory
 from edge_client.testing import MemoryService
 from hushsum import Plan
+from hushsum.entropy import ReplayableEntropy
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
-from tests.edge_client.clocks import HOUR, MINUTE, until
+from tests.edge_client.clocks import HOUR, MINUTE, Clock, until
 from tests.edge_client.local_clients import RushingClock
-from tests.edge_client.local_plans import CLIENT_REPORTS, NEW_REPORTS, report_plan
+from tests.edge_client.local_plans import CLIENT_REPORTS, NEW_REPORTS, report_plan, silo_plan
 from tests.edge_client.spools import opened
 from tests.plans import client_plan, secure_plan, small_plan
 
@@ -480,3 +482,64 @@ async def test_a_damaged_delta_of_an_earlier_plan_is_reported_and_stops_nothing(
         assert client.status().held == 1
     (event,) = [event for event in device.events if event.kind is EventKind.NOT_COUNTED]
     assert event.detail.startswith(f"earlier plan {OLD.hex_id[:12]} in the spool cannot be read")
+
+
+class MovingClock(Clock):
+    """Lets a client wait for nothing; a change of plan takes a time of its own."""
+
+    moving_s = 0.0
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += min(seconds, 10.0)
+        await asyncio.sleep(0 if seconds <= 10.0 else 3600)
+
+    @override
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        if getattr(function, "__name__", "") == "take_up":
+            self.seconds += self.moving_s
+        return await super().blocking(function, *arguments)
+
+
+class TimedService(MemoryService):
+    """Notes when it is contacted."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        super().__init__(plan, signed=SignedPlan.sign(plan.bundle, KEY, "planner"), now_ms=clock.now_ms)
+        self.clock = clock
+        self.contacts: list[float] = []
+
+    @override
+    def connect(self) -> Any:
+        self.contacts.append(self.clock.seconds)
+        return super().connect()
+
+
+async def contacts_of(path: Path, old: Plan, new: Plan, moving_s: float) -> list[float]:
+    """When a device that changes its plan contacts its service, in seconds after the first time."""
+    clock = MovingClock()
+    spool = opened(path)
+    spool.keep_plan(old.bundle, SignedPlan.sign(old.bundle, KEY, "planner").to_bytes())
+    PlanHistory(spool).note_other_plan(told=True)
+    spool.close()
+    service = TimedService(new, clock)
+    clock.moving_s = moving_s
+    entropy = ReplayableEntropy(b"jitter".ljust(32, b"."))
+    client = EdgeClient(service, spool=path, policy=FOLLOWS, config=CONFIG, runtime=clock, entropy=entropy)
+    async with client:
+        assert client.plan == new
+        await until(lambda: len(service.contacts) == 2, "it contacts the service again")
+    return [at - service.contacts[0] for at in service.contacts]
+
+
+async def test_when_a_silo_contacts_its_service_after_a_change_does_not_depend_on_what_is_moved(tmp_path: Path) -> None:
+    old, new = silo_plan(epsilon=1, total_epsilon=3), silo_plan(epsilon=1, total_epsilon=3, population="another")
+    least_s, most_s = HELD_S
+    few = await contacts_of(tmp_path / "few.db", old, new, 0.0)
+    many = await contacts_of(tmp_path / "many.db", old, new, 0.95 * least_s)
+    assert few == pytest.approx(many)
+    assert least_s <= few[1] <= most_s
+    back = await contacts_of(tmp_path / "back.db", OLD, new, 0.95 * least_s)  # it may have had the new one before
+    assert least_s <= back[1] <= most_s
+    at_once = await contacts_of(tmp_path / "central.db", OLD, NEW, 0.0)
+    assert at_once[1] < least_s

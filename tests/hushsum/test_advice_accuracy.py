@@ -66,6 +66,12 @@ CASES = (
     Case("hermite, pure", {**HERMITE, "bandwidth": 2, "order": 4}, privacy={"epsilon": 0.5}, sketches=150),
     Case("hermite, zCDP, clients", {**HERMITE, "bandwidth": 2, "order": 4}, privacy={**CLIENT, **DELTA}, sketches=150),
     Case(
+        "hermite, weights",
+        {**HERMITE, "bandwidth": 2, "order": 6, "weights": "auto"},
+        privacy={**CLIENT, **DELTA},
+        sketches=150,
+    ),
+    Case(
         "partition, few buckets",
         {**PARTITION, "rows": 32, "bandwidth": 1, "buckets": 32},
         privacy={"epsilon": 0.2},

@@ -45,6 +45,22 @@ def test_orders_count_with_the_bias_that_they_may_have() -> None:
     assert all(choice.error == math.hypot(choice.std_error, choice.bias) for choice in found)
 
 
+def test_moments_are_tried_with_the_weights_that_have_the_least_noise_each_sketch_once() -> None:
+    keys = {"family": "hermite", "kernel": "gaussian", "rows": ..., "buckets": ..., "seed": ..., "order": 4}
+    equal = small_plan(sketch=keys)
+    found = [choice for choice in chosen(equal) if choice.plan.family.name == "hermite"]
+    weights = {str(choice.plan.family.to_fields().get("weights", "equal")) for choice in found}
+    assert weights == {"equal", "laplace"}
+    assert len({choice.plan.id for choice in found}) == len(found)
+    at_four = {
+        choice.plan.id == equal.id: choice.std_error for choice in found if choice.plan.family.to_fields()["order"] == 4
+    }
+    assert 0.9 * at_four[True] < at_four[False] < 0.95 * at_four[True]
+    weighted = next(choice.plan for choice in found if choice.plan.family.to_fields().get("weights"))
+    again = [choice.plan.id for choice in chosen(weighted)]
+    assert len(set(again)) == len(again)
+
+
 def test_where_nothing_is_within_the_limits_that_is_said() -> None:
     with pytest.raises(ValueError, match="no sketch of this kernel is within the limits"):
         chosen(small_plan(), Allowance(memory_mib=1e-6))

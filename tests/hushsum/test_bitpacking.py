@@ -7,6 +7,17 @@ from hypothesis import strategies as st
 
 from hushsum.bitpacking import Encoding, pack_bits, pack_rows, packed_size, size_max, unpack_bits, unpack_rows
 from hushsum.errors import DeltaError, Reason
+from hushsum.families.base import RowsPacked
+from hushsum.sensitivity import Sensitivity
+
+
+class Packed(RowsPacked):
+    """What packing asks of a family: the shape of its counters."""
+
+    sensitivity = Sensitivity(l0=1, l1=1, l2_squared=1, linf=1)
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.shape = (rows, width)
 
 
 def rows_of(seed: int, rows: int, width: int, total: int, skew: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -48,6 +59,14 @@ def test_rows_come_back_as_they_were_packed(seed: int, rows: int, width: int, to
 def test_the_smallest_encoding_is_written(total: int, skew: float, encoding: Encoding) -> None:
     indices, values = rows_of(1, 50, 1024, total, skew)
     assert pack_rows(indices, values, 50, 1024, total)[0] is encoding
+
+
+def test_the_most_bytes_of_up_to_so_many_records_are_those_of_one_of_them() -> None:
+    for width in (*range(1, 34), 127, 128, 129, 1000, 1025):
+        family, most = Packed(3, width), 0
+        for records in range(1, 150):
+            most = max(most, size_max(3, width, records))
+            assert family.packed_bytes_max(records) == most
 
 
 def test_one_record_costs_its_bits_alone() -> None:

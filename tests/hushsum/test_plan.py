@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum import NotBuiltError, Plan, PlanError, PlanWarning
+from hushsum import NotBuiltError, Plan, PlanError, PlanWarning, canonical
+from hushsum.query import noise_std_error
 from tests.plans import TABLES, client_plan, small_plan, tables
 
 TOML = """
@@ -393,3 +394,77 @@ def test_values_are_shown_as_a_plan_writes_them() -> None:
     assert [text.removesuffix(", expected another") for text in texts] == [
         *("0.000001", "1e-9", "inf", "1/3", "[0.5, 'a']", "{'k': 2}"),
     ]
+
+
+# ------------------------------------------------------------------------------------- a sketch that leaves a choice
+def moments(weights: str | None, *, order: int = 8, dim: int = 2, **privacy: object) -> Plan:
+    """A plan of the hermite family; None: without the key."""
+    sketch: dict[str, object] = {"family": "hermite", "kernel": "gaussian", "bandwidth": 2, "order": order}
+    return Plan(
+        name="moments",
+        record={"dim": dim, "lower": [0] * dim, "upper": [10] * dim},
+        sketch=sketch if weights is None else {**sketch, "weights": weights},
+        privacy={"epsilon": 1, "total_epsilon": 1, **privacy},
+    )
+
+
+DELTA = {"delta": "0.000001", "total_delta": "0.000001"}
+
+
+@pytest.mark.parametrize(("privacy", "taken"), (({}, "laplace"), (DELTA, "gaussian")))
+@pytest.mark.parametrize("dim", (1, 2, 3))
+def test_the_weights_with_the_least_noise_are_taken(dim: int, privacy: dict[str, Any], taken: str) -> None:
+    """Each is calibrated by itself: at δ = 10⁻⁶ equal weights in two dimensions would get Laplace noise."""
+    plans = {weights: moments(weights, dim=dim, **privacy) for weights in ("equal", "gaussian", "laplace")}
+    least = min(plans.values(), key=noise_std_error)
+    assert moments("auto", dim=dim, **privacy).to_bytes() == least.to_bytes()
+    expected = "laplace" if dim == 1 else taken
+    assert least.family.to_fields()["weights"] == expected
+    assert least.privacy.mechanism.name == f"discrete-{expected}"
+    assert noise_std_error(least) < 0.97 * noise_std_error(plans["equal"])
+
+
+def test_equal_weights_leave_no_trace_in_the_bytes_and_are_the_default() -> None:
+    plan = moments(None)
+    assert "weights" not in json.loads(plan.to_bytes())["sketch"]
+    assert plan.id == moments("equal").id == moments(None).id != moments("auto").id
+    assert moments("auto", order=1).id == moments(None, order=1).id, "one moment has one scale"
+
+
+def test_weights_that_were_chosen_are_those_of_the_bytes() -> None:
+    plan = moments("auto")
+    assert Plan.from_bytes(plan.to_bytes()) == plan
+    fields = json.loads(plan.to_bytes())
+    for other in ("auto", "equal"):
+        fields["sketch"]["weights"] = other
+        with pytest.raises(PlanError):
+            Plan.from_bytes(canonical.encode(fields))
+    changed = plan.replace_privacy(epsilon="0.5", total_epsilon=3)
+    assert changed.family == plan.family, "a sketch keeps its counters"
+
+
+def test_weights_that_a_written_mechanism_does_not_support_are_not_taken() -> None:
+    mechanism = moments("equal").privacy.mechanism
+    written = mechanism.to_fields()
+    assert moments("auto", mechanism=written).id == moments("equal").id
+    with pytest.raises(PlanError, match=r"privacy\.mechanism"):
+        moments("laplace", mechanism=written)
+    with pytest.raises(PlanError, match=r"privacy\.mechanism"):
+        moments("auto", mechanism={**written, "scale": "10"})
+
+
+def test_weights_of_another_family_or_name_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"sketch\.weights: got 'auto', expected a known key"):
+        small_plan(sketch={"weights": "auto"})
+    with pytest.raises(PlanError, match=r"sketch\.weights: got 'best', expected one of 'equal', 'gaussian'"):
+        moments("best")
+    with pytest.raises(PlanError, match="reports"):
+        Plan.from_fields(
+            {
+                "name": "moments",
+                "record": {"dim": 1, "lower": [0], "upper": [10]},
+                "sketch": {"family": "hermite", "kernel": "gaussian", "bandwidth": 2, "weights": "auto"},
+                "privacy": {"mode": "local", "epsilon": 1, "total_epsilon": 1},
+                "window": {"length": "1h", "lateness": "1m"},
+            }
+        )

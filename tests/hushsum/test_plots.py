@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from matplotlib.patches import Rectangle, StepPatch
 
 import hushsum as hs
 from hushsum import plots
 from hushsum.errors import PlanError
-from tests.plans import model_plan, set_plan, small_plan
+from hushsum.statistics import Statistics
+from tests.plans import classed_plan, model_plan, set_plan, small_plan
 
 Floats = npt.NDArray[np.float64]
 
@@ -124,3 +126,134 @@ def test_the_title_says_what_is_promised_and_for_when() -> None:
     assert "window 2026-11-21 19:00 to 20:00 UTC" in title
     with_delta = hs.release(hs.Sketch(small_plan(privacy={"delta": "0.000001", "total_delta": "0.000001"})))
     assert "ε = 1, δ = 1e-6 per record" in plots.density_figure(with_delta).get_suptitle()
+
+
+@pytest.fixture
+def changed(repeatable_noise: None) -> hs.Release:
+    """A quarter of the records of `release` is elsewhere."""
+    sketch = hs.Sketch(small_plan(record={"names": ["width", "depth"], "units": ["mm", "m"]}, sketch={"rows": 200}))
+    sketch.add(np.tile([2.0, 8.0], (1500, 1)))
+    sketch.add(np.tile([8.0, 2.0], (500, 1)))
+    return hs.release(sketch)
+
+
+def test_the_difference_of_two_releases_is_drawn_with_the_places_that_differ(
+    release: hs.Release, changed: hs.Release
+) -> None:
+    compared = changed.compare(release)
+    view = plots.View((0, 1), (2.0, 8.0))
+    figure = plots.difference_figure(compared, view=view)
+    plane, line = figure.axes[0], figure.axes[-1]
+    values = np.asarray(plane.images[0].get_array())
+    least, most = plane.images[0].get_clim()
+    assert least == -most == -np.abs(values).max()
+    assert values[-1, 0] == compared.density(np.array([[0.0, 10.0]])).value[0]
+    (outline,) = plane.collections
+    x, y = np.concatenate([path.vertices for path in outline.get_paths()]).T
+    assert {bool(np.any((x > 5) & (y < 5))), bool(np.any((x < 5) & (y > 5)))} == {True}  # at both places
+    assert "outlined: more than noise explains" in plane.get_xlabel()
+    along, drawn = (np.asarray(part) for part in line.lines[0].get_data())
+    points = np.column_stack([along, np.full(len(along), 8.0)])
+    assert drawn.tolist() == compared.density(points).value.tolist()
+    marked = np.asarray(line.lines[1].get_xdata())
+    assert marked.tolist() == along[np.sort(compared.regions(points).at)].tolist()
+    title = figure.get_suptitle()
+    assert title.startswith("test (ε = 1)\nminus test (ε = 1)\nboth are samples of one population: p = ")
+    assert float(title.rpartition("p = ")[2]) < 1e-6
+
+
+def test_the_difference_of_a_release_from_itself_has_no_outline(release: hs.Release) -> None:
+    figure = plots.difference_figure(release.compare(release), title="nothing")
+    assert not figure.axes[0].collections
+    assert len(figure.axes[-1].lines) == 2  # the difference, and 0
+    assert figure.get_suptitle() == "nothing\nboth are samples of one population: p = 1"
+
+
+def test_a_release_is_drawn_by_what_its_plan_is(release: hs.Release) -> None:
+    assert plots.default_kind(release) == "density"
+    space = small_plan(record={"dim": 3, "lower": [0, 0, 0], "upper": [10, 10, 10]})
+    cells = {"family": "partition", "bandwidth": 1, "rows": 1, "buckets": 16, "seed": 3}
+    line = {"dim": 1, "lower": [0], "upper": [10]}
+    for plan, kind in (
+        (space, "pairs"),
+        (classed_plan("a", "b"), "classes"),
+        (plan_of(line, cells), "cdf"),
+        (plan_of(line, {**cells, "buckets": 4, "rows": 5}), "density"),  # cells collide
+    ):
+        made = hs.release(hs.Sketch(plan))
+        assert plots.default_kind(made) == kind
+        assert made.plot().axes
+
+
+def plan_of(record: dict[str, object], sketch: dict[str, object]) -> hs.Plan:
+    return hs.Plan(name="drawn", record=record, sketch=sketch, privacy={"epsilon": 1, "total_epsilon": 1})
+
+
+def test_pairs_share_their_scale_and_show_slices_through_the_densest_place(repeatable_noise: None) -> None:
+    sketch = hs.Sketch(small_plan(record={"dim": 3, "lower": [0] * 3, "upper": [10] * 3}, sketch={"rows": 100}))
+    release = hs.release(sketch.add(np.tile([2.0, 8.0, 5.0], (2000, 1))))
+    figure = release.plot()
+    held = plots.densest_view(release, (0,)).held
+    maps = [axis for axis in figure.axes if axis.images]
+    assert len(maps) == 3
+    assert len({axis.images[0].get_clim() for axis in maps}) == 1
+    assert {(axis.get_xlabel(), axis.get_ylabel()) for axis in maps} == {("", "x1"), ("x0", "x2"), ("x1", "")}
+    values = np.asarray(maps[0].images[0].get_array())
+    corner = np.array([[0.0, 10.0, held[2]]])
+    assert values[-1, 0] == release.density(corner).value[0]
+    few = release.plot("pairs", columns=[2, 0])
+    assert [axis.get_xlabel() for axis in few.axes if axis.images] == ["x2"]
+    for wrong in ([0, 0], [3], [], ["depth"]):
+        with pytest.raises(ValueError, match="columns: got"):
+            release.plot("pairs", columns=wrong)
+    with pytest.raises(ValueError, match="kind: got 'pie'"):
+        release.plot("pie")
+
+
+def test_classes_are_drawn_with_their_counts_and_shares(repeatable_noise: None) -> None:
+    labels = [f"c{number}" for number in range(10)]
+    sketch = hs.Sketch(classed_plan(*labels, sketch={"rows": 100}))
+    for number, label in enumerate(labels):
+        sketch.add(np.tile([2.0, 8.0], (3000 - 200 * number, 1)), labels=[label] * (3000 - 200 * number))
+    release = hs.release(sketch)
+    figure = release.plot()
+    bars, shares = figure.axes
+    names = [text.get_text() for text in bars.get_xticklabels()]
+    assert names == [*labels[:7], "3 others"]
+    heights = [bar.get_height() for bar in bars.patches if isinstance(bar, Rectangle)]
+    assert heights[:7] == [release.count_of(label) for label in labels[:7]]
+    assert sum(heights) == pytest.approx(sum(map(release.count_of, labels)))
+    first = shares.lines[0]
+    along, drawn = (np.asarray(part) for part in first.get_data())
+    held = plots.densest_view(release, (0,)).held
+    at = np.column_stack([along, np.full(len(along), held[1])])
+    share = release.kernel_sum(at, label="c0").value / release.kernel_sum(at).value
+    seen = ~np.isnan(drawn)
+    assert seen.any()
+    assert drawn[seen].tolist() == share[seen].tolist()
+    peak = int(np.argmin(np.abs(along - 2)))
+    assert drawn[peak] == pytest.approx(3000 / 21_000, abs=0.05)
+
+
+def test_a_distribution_is_drawn_as_the_statistics_have_it(repeatable_noise: None) -> None:
+    cells = {"family": "partition", "bandwidth": 1, "rows": 1, "buckets": 16, "seed": 3}
+    plan = plan_of({"dim": 1, "lower": [0], "upper": [10], "names": ["age"], "units": ["years"]}, cells)
+    release = hs.release(hs.Sketch(plan).add(np.full((500, 1), 4.0)))
+    top, bottom = release.plot("cdf").axes
+    statistics = Statistics(release)
+    line = top.patches[-1]
+    assert isinstance(line, StepPatch)
+    assert line.get_data()[0].tolist() == statistics.histogram().counts.value.tolist()
+    below = np.asarray(bottom.lines[0].get_ydata())
+    assert below.tolist() == statistics.cdf().monotone().tolist()
+    assert bottom.get_xlabel() == "age (years)"
+
+
+def test_a_dark_figure_has_light_lines_and_leaves_no_trace(release: hs.Release) -> None:
+    from matplotlib import rcParams
+
+    before = dict(rcParams)
+    figure = release.plot(dark=True)
+    assert figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
+    assert dict(rcParams) == before
+    assert release.plot().get_facecolor()[:3] == (1.0, 1.0, 1.0)

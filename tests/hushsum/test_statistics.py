@@ -40,7 +40,7 @@ def exact(plan: hs.Plan, records: npt.ArrayLike) -> hs.Release:
     taken = plan.family.accept(np.reshape(records, (-1, plan.vectors.dim)))[0]
     if len(taken):
         plan.family.add(counters[0], taken)
-    counts = np.array([len(taken) * plan.privacy.mechanism.count_scale])
+    counts = np.full(plan.count_counters, len(taken) * plan.privacy.mechanism.count_scale)
     return hs.Release(plan, "in-process", None, counters, counts, plan.guarantee, accounted=False)
 
 
@@ -193,9 +193,10 @@ def test_intervals_cover_as_often_as_they_say(delta: float) -> None:
     for seed in range(DRAWN):
         release = noised(sketch, seed)
         for index, (found, expected) in enumerate(checked_statistics(release)):
-            low, high = replace(found, bias=np.zeros(1)).interval(0.95)
+            unbiased = replace(found, bias=np.zeros(1))
+            low, high = unbiased.interval(0.95)
             covered[index] += bool(low[0] <= expected <= high[0])
-            low, high = replace(found, bias=np.zeros(1)).interval(0.9)
+            low, high = unbiased.interval(0.9)
             planted[index] += bool(low[0] <= expected <= high[0])
         told = Statistics(release).quantiles()
         quartiles += (told.low <= truth) & (truth <= told.high)

@@ -103,6 +103,40 @@ def test_plot_draws_what_is_asked_for(hushsum: Hushsum, release_file: Path, tmp_
     assert matplotlib.image.imread(picture).std() > 0.05  # something is drawn
 
 
+def test_plot_draws_every_kind_and_chooses_one(hushsum: Hushsum, release_file: Path, tmp_path: Path) -> None:
+    picture, classes = tmp_path / "today.png", tmp_path / "classes.hush"
+    hs.release(hs.Sketch(classed_plan("a", "b"))).save(classes)
+    for file, options in (
+        (release_file, ()),
+        (release_file, ("--kind", "pairs", "--dark")),
+        (classes, ()),
+        (classes, ("--kind", "density", "--columns", "1")),
+    ):
+        ended = hushsum("plot", str(file), *options, "-o", str(picture))
+        assert (ended.status, ended.out) == (0, f"{picture}\n")
+        dark = matplotlib.image.imread(picture)[0, 0, :3].max() < 0.5
+        assert dark == ("--dark" in options)
+    for wrong, expected in (
+        (("--kind", "classes"), "record.classes: got 'none'"),
+        (("--kind", "cdf"), "'partition' for statistics of cells"),
+        (("--kind", "pairs", "--hold", "x=2"), "--hold and --difference are for --kind density"),
+    ):
+        ended = hushsum("plot", str(release_file), *wrong)
+        assert ended.status != 0
+        assert expected in ended.err
+
+
+def test_plot_draws_a_difference(hushsum: Hushsum, release_file: Path, tmp_path: Path) -> None:
+    picture, other = tmp_path / "difference.png", tmp_path / "other.hush"
+    ended = hushsum("plot", str(release_file), "--difference", str(release_file), "-o", str(picture))
+    assert (ended.status, ended.out.strip()) == (0, str(picture))
+    assert matplotlib.image.imread(picture).std() > 0.05
+    hs.release(hs.Sketch(small_plan(sketch={"seed": 77}))).save(other)
+    ended = hushsum("plot", str(release_file), "--difference", str(other), "-o", str(picture))
+    assert ended.status != 0
+    assert "releases are compared by counters of the same rows and columns" in ended.err
+
+
 @pytest.mark.parametrize(
     "arguments", (("--columns", "z"), ("--columns", "x,x"), ("--hold", "x=much"), ("-o", "today.xyz"))
 )

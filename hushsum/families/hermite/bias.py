@@ -8,7 +8,9 @@ the place of the query relative to a cell's centre and u that of a record, the b
    e^{−(v−u)²} ≈ Σ_{k < order} b_k(v)·T_k(2u), reads the same moments and is many times closer on |u| ≤ ½ than Taylor's;
 2. what that series leaves out, for each record of a cell within the cutoff: Π_j (K_j + R_j) − Π_j K_j, where
    K_j = max e^{−(v_j−u)²} and R_j = Σ_{k ≥ order} |b_k(v_j)|, as |T_k| ≤ 1;
-3. the fixed point of every moment but the first, which has no error: ½/s times the series' weights of all others;
+3. the fixed point of every moment but the first, which has no error: ½/s_r times the series' weights of all others, a
+   product over coordinates with K·½/s·Π_j 1/w_{r_j} in place of ½/s_r (:attr:`MomentGrid.rounding_excess`), which
+   covers moments that are not read, too;
 4. the kernel of each record of a cell beyond the cutoff, which is not read: Π_j K_j.
 
 Coordinates are rounded to float32, which moves a record by a slack at most: |u| ≤ ½ + slack in K_j, and R_j has
@@ -82,7 +84,7 @@ def _all_cells(grid: MomentGrid, counters: Int64, queries: Float32, reach: int, 
         shape = (m, *(v.shape[1] if i == j else 1 for i in range(dim)))
         cell = cell + (inside.astype(np.int64) * grid.strides[j]).reshape(shape)
     counts = np.maximum(counters[:, 0][cell.reshape(m, -1)], 0)
-    return read(counts, np.arange(m), kernels) * (1.0 + _ROUNDING)
+    return read(counts, np.arange(m), kernels, np.ones(counts.shape[1])) * (1.0 + _ROUNDING)
 
 
 def _cells_read(
@@ -90,15 +92,17 @@ def _cells_read(
 ) -> Float64:
     """What cells within the cutoff bring in place of their Π K_j."""
     cell, which, places = pairs(grid, queries, cutoff)
-    tables = [_tables(v, grid.order, spare) for v, spare in zip(places, slack.tolist(), strict=True)]
+    tables = [_tables(v, grid.relative, spare) for v, spare in zip(places, slack.tolist(), strict=True)]
     series, kernel, reached, sizes, first = zip(*tables, strict=True)
     read_there, each = np.empty(len(cell)), np.empty(len(cell))
     size = max(1, PAIR_BLOCK_NUMBERS // grid.moments)
     for start in range(0, len(cell), size):
         some = slice(start, start + size)
         at = [(which[0][some], which[1 + j][some]) for j in range(len(places))]
-        read_there[some] = read(counters, cell[some], [table[:, *w] for table, w in zip(series, at, strict=True)])
-        rounding = (_product(sizes, at) - _product(first, at)) * (0.5 / grid.scale) + _ROUNDING
+        factors = [table[:, *w] for table, w in zip(series, at, strict=True)]
+        read_there[some] = read(counters, cell[some], factors, grid.ratios)
+        half = grid.rounding_excess * 0.5 / grid.scale
+        rounding = (_product(sizes, at) - _product(first, at)) * half + _ROUNDING
         error = (_product(reached, at) - 2.0 * _product(kernel, at)) + rounding
         each[some] = np.maximum(counters[:, 0][cell[some]], 0) * error
     m = len(queries)
@@ -112,13 +116,16 @@ def _product(factors: Sequence[Float64], at: list[tuple[Int64, Int64]]) -> Float
     return total
 
 
-def _tables(v: Float64, order: int, slack: float) -> tuple[Float64, ...]:
-    """Of places v along one coordinate: the series' weights (order, …), K, K + R, the weights' sizes, and the first."""
-    weights, left_out = _chebyshev(v, order)
+def _tables(v: Float64, relative: Float64, slack: float) -> tuple[Float64, ...]:
+    """Of places v along one coordinate: the series' weights (order, …), K, K + R, the weights' sizes, and the first.
+
+    The sizes are divided by the relative weights w_r (order,), of which the first is 1.
+    """
+    weights, left_out = _chebyshev(v, len(relative))
     kernel, sizes = _kernel(v, slack), np.abs(weights)
     total = np.zeros_like(v)
-    for each in sizes:
-        total += each
+    for each, w in zip(sizes, relative.tolist(), strict=True):
+        total += each / w
     return weights, kernel, kernel + (left_out + slack * _slope(v, slack)), total, sizes[0]
 
 

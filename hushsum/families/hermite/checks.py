@@ -15,7 +15,7 @@ def check(grid: MomentGrid, indices: Int64, values: Int64, records: int) -> None
     """Refuses increments that no ``records`` records can make.
 
     The moment r = 0 is s for every record, so in each cell it is s times the number of records in that cell; these
-    numbers sum to ``records``; and a cell with k records has |moment r| ≤ k·round(s·2^{−|r|}), and no negative moment
+    numbers sum to ``records``; and a cell with k records has |moment r| ≤ k·round(s_r·2^{−|r|}), and no negative moment
     whose r_j are all even. Sums of |moments| and of their squares are then within their bounds as well.
 
     Args:

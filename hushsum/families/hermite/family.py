@@ -40,6 +40,7 @@ from hushsum.families.hermite import checks as hermite_checks
 from hushsum.families.hermite import grid as hermite_grid
 from hushsum.families.hermite import series as hermite_series
 from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, MomentGrid
+from hushsum.families.hermite.weights import AUTO, EQUAL, WEIGHTS
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -63,7 +64,9 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         bandwidth: σ, in the unit of what comes out of the transforms.
         order: p; every r_j runs from 0 to p − 1.
         cutoff: How far a query reads, from 1 to 8, in units of σ, to the centres of cells.
-        fraction_bits: b; counters hold moments times s = 2^b.
+        fraction_bits: b; s = 2^b is the scale of the moment r = 0.
+        weights: How many times, s_r, a moment its counter holds: ``equal`` (s of all of them), ``gaussian`` or
+            ``laplace``, with which answers have the least noise of that kind (:mod:`hushsum.families.hermite.weights`).
         transforms: Of the records, before anything else.
     """
 
@@ -76,13 +79,16 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
     cutoff: Fraction
     fraction_bits: int
     transforms: Transforms
+    weights: str = EQUAL
 
     def __post_init__(self) -> None:
         _refuse(self)
 
     @classmethod
     def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
-        """Reads the keys kernel, bandwidth, order, cutoff, fraction_bits and transforms.
+        """Reads the keys kernel, bandwidth, order, cutoff, fraction_bits, weights and transforms.
+
+        A plan has weights of its own: ``auto``, of a plan file, was replaced by one of the others before.
 
         Raises:
             PlanError: With the key, what came and what was expected.
@@ -96,18 +102,20 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
             cutoff=sketch.real("cutoff", expected=f"a number from 1 to {_CUTOFF_MAX}", default="3"),
             fraction_bits=sketch.integer("fraction_bits", low=4, high=20, default=12),
             transforms=Transforms.from_table(sketch, parameters, schema.dim),
+            weights=sketch.choice("weights", built=(*WEIGHTS, AUTO), default=EQUAL),
         )
         sketch.finish()
         return family
 
     def to_fields(self) -> dict[str, object]:
-        """Every v1 key of ``[sketch]`` but ``family``."""
+        """Every v1 key of ``[sketch]`` but ``family``; weights only where they are not ``equal``."""
         return {
             "kernel": self.kernel_name,
             "bandwidth": real_text(self.bandwidth),
             "order": self.order,
             "cutoff": real_text(self.cutoff),
             "fraction_bits": self.fraction_bits,
+            **({} if self.weights == EQUAL else {"weights": self.weights}),
             **self.transforms.to_fields(),
         }
 
@@ -123,9 +131,9 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Of the rounded moments: |counter r| ≤ round(s·2^{−|r|}), reached together at a corner of a cell.
+        """Of the rounded moments: |counter r| ≤ round(s_r·2^{−|r|}), reached together at a corner of a cell.
 
-        The plain bound ⌈s·2^{−|r|}⌉ is never less. Moments whose bound is 0 never change and do not count.
+        The plain bound ⌈s_r·2^{−|r|}⌉ is never less. Moments whose bound is 0 never change and do not count.
         """
         bounds: list[int] = self._grid.bounds.tolist()
         return Sensitivity(
@@ -213,7 +221,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
     ) -> Answer:
         """Estimates of Σ k(x, q) at queries (m, d), which are not clipped: 0 where no cell is within the cutoff.
 
-        Their standard error is that of the noise alone, √variance·‖g(q)‖/s. Their bias is bounded from the counters
+        Their standard error is that of the noise alone, √variance·‖g(q)‖. Their bias is bounded from the counters
         themselves (:mod:`hushsum.families.hermite.bias`), mostly far below :attr:`kernel_error` for each record.
 
         Raises:
@@ -237,7 +245,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         return Answer(value, np.sqrt(noise_variance * squares), spread="noise", bias=bias).over(grid.scale)
 
     def answer_variance(self, counter_variance: float) -> float:
-        """σ²·max‖g‖²/s², the largest over all queries, rounded up by a few per cent."""
+        """σ²·max‖g‖², the largest over all queries, rounded up by a few per cent."""
         return counter_variance * self._norm_squared_max / self._grid.scale**2
 
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -247,7 +255,13 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
 
     @cached_property
     def _grid(self) -> MomentGrid:
-        return MomentGrid.over(*self._space.ends, float(self.bandwidth), order=self.order, scale=2**self.fraction_bits)
+        return MomentGrid.over(
+            *self._space.ends,
+            float(self.bandwidth),
+            order=self.order,
+            scale=2**self.fraction_bits,
+            weights=self.weights,
+        )
 
     @cached_property
     def _magnitude(self) -> npt.NDArray[np.float64]:
@@ -256,7 +270,7 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
 
     @cached_property
     def _norm_squared_max(self) -> float:
-        return hermite_series.norm_squared_max(self._space.dim, self.order, float(self.cutoff))
+        return hermite_series.norm_squared_max(self._grid, float(self.cutoff))
 
     @cached_property
     def _space(self) -> VectorSpace:
@@ -272,6 +286,9 @@ def _engine() -> ModuleType:
 
 
 def _refuse(family: Hermite) -> None:
+    if family.weights not in WEIGHTS:
+        expected = f"one of {', '.join(map(repr, WEIGHTS))}; {AUTO!r} is for plan files, and is replaced in the plan"
+        raise PlanError("sketch.weights", family.weights, expected)
     if not 1 <= family.cutoff <= _CUTOFF_MAX:
         raise PlanError("sketch.cutoff", real_text(family.cutoff), f"a number from 1 to {_CUTOFF_MAX}")
     came = real_text(family.bandwidth)

@@ -4,10 +4,11 @@
 operation, and no product is ever added to anything, so that no compiler may fuse two steps:
 
 1. y = (x − lower)/σ of each float32 coordinate; the cell is ⌊y⌋, at most the last one; u = (y − ⌊y⌋) − ½.
-2. u⁰ = 1, uᵗ = uᵗ⁻¹·u; the moment r is ((s·u₁^r₁)·u₂^r₂)·u₃^r₃, rounded to the nearest integer, ties to even.
+2. u⁰ = 1, uᵗ = uᵗ⁻¹·u; the moment r is s_r·((u₁^r₁·u₂^r₂)·u₃^r₃), rounded to the nearest integer, ties to even. With
+   equal weights s_r is s, else the integer next to s·w_r (:mod:`hushsum.families.hermite.weights`).
 3. Cells and the r of a cell both lie in C order: the last coordinate changes first.
 
-So |u| ≤ ½, and because rounding is monotone no counter of a record is beyond round(s·2^{−|r|}).
+So |u| ≤ ½, and because rounding is monotone no counter of a record is beyond round(s_r·2^{−|r|}).
 """
 
 import math
@@ -18,6 +19,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from hushsum.families.hermite import weights as hermite_weights
+from hushsum.families.hermite.weights import EQUAL
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -36,7 +40,8 @@ class MomentGrid:
         width: σ.
         cells: Number of cells along each coordinate.
         order: r_j run from 0 to ``order`` − 1.
-        scale: s, a power of two.
+        scale: s, a power of two; that of the moment r = 0.
+        weights: Of the other moments' scales, one of :data:`hushsum.families.hermite.weights.WEIGHTS`.
     """
 
     lower: Float64
@@ -44,13 +49,16 @@ class MomentGrid:
     cells: tuple[int, ...]
     order: int
     scale: int
+    weights: str = EQUAL
 
     @classmethod
-    def over(cls, lower: Float32, upper: Float32, width: float, *, order: int, scale: int) -> "MomentGrid":
+    def over(
+        cls, lower: Float32, upper: Float32, width: float, *, order: int, scale: int, weights: str = EQUAL
+    ) -> "MomentGrid":
         """The grid that covers [lower, upper], both (d,): ⌈(upper − lower)/σ⌉ cells along each coordinate."""
         low = lower.astype(np.float64)
         sides = np.ceil((upper.astype(np.float64) - low) / width)
-        return cls(low, width, tuple(max(1, int(side)) for side in sides), order, scale)
+        return cls(low, width, tuple(max(1, int(side)) for side in sides), order, scale, weights)
 
     @property
     def moments(self) -> int:
@@ -63,10 +71,50 @@ class MomentGrid:
         return np.array([*product(range(self.order), repeat=len(self.cells))], np.int64)
 
     @cached_property
+    def scales(self) -> Int64:
+        """(order^d,): s_r, what each of a cell's counters is a moment times."""
+        return np.array(hermite_weights.scales(self.weights, self.degrees.tolist(), self.scale), np.int64)
+
+    @cached_property
     def bounds(self) -> Int64:
-        """(order^d,): round(s·2^{−|r|}), the most by which one record moves each counter of its cell."""
-        exact: Float64 = np.ldexp(float(self.scale), -self.degrees.sum(axis=1))
+        """(order^d,): round(s_r·2^{−|r|}), the most by which one record moves each counter of its cell."""
+        exact: Float64 = np.ldexp(self.scales.astype(np.float64), -self.degrees.sum(axis=1))
         return np.rint(exact).astype(np.int64)
+
+    @cached_property
+    def ratios(self) -> Float64:
+        """(order^d,): s/s_r, by which a query multiplies each counter; 0 for one that no record moves, but for noise.
+
+        With equal weights all are 1, as they always were: moments that never change are read there, too.
+        """
+        if self.weights == EQUAL:
+            return np.ones(self.moments)
+        return np.where(self.bounds > 0, self.scale / np.maximum(self.scales, 1), 0.0)
+
+    @cached_property
+    def relative(self) -> Float64:
+        """(order,): w_r of one coordinate; s_r is near s·Π_j w_{r_j}."""
+        return np.array(hermite_weights.relative(self.weights, self.order))
+
+    @cached_property
+    def ratio_excess(self) -> float:
+        """The most by which a ratio exceeds Π_j 1/w_{r_j}, as a factor: scales are rounded."""
+        return float((self.ratios * self._products).max()) * (1.0 if self.weights == EQUAL else 1.0 + 2.0**-40)
+
+    @cached_property
+    def rounding_excess(self) -> float:
+        """The least K with which no moment divided by s_r is farther than K·½/s·Π_j 1/w_{r_j} from what it stands for.
+
+        It is within ½/s_r, and within 2^{−|r|} where it is not read.
+        """
+        half = np.minimum(0.5 / np.maximum(self.scales, 0.5), np.ldexp(1.0, -self.degrees.sum(axis=1)))
+        most = float((half * self._products).max()) * (2.0 * self.scale)
+        return most * (1.0 if self.weights == EQUAL else 1.0 + 2.0**-40)
+
+    @cached_property
+    def _products(self) -> Float64:
+        """(order^d,): Π_j w_{r_j}."""
+        return np.asarray(self.relative[self.degrees].prod(axis=1), np.float64)
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -96,20 +144,21 @@ def add(grid: MomentGrid, counters: Int64, cells: Int64, places: Float64) -> Non
     powers = [_powers(u, grid.order) for u in places]
     for number in np.flatnonzero(grid.bounds):
         r = grid.degrees[number]
-        moment = float(grid.scale) * powers[0][r[0]]
+        moment = powers[0][r[0]]
         for j in range(1, len(r)):
-            moment *= powers[j][r[j]]
+            moment = moment * powers[j][r[j]]
         # Sums of integers below 2⁵³: exact in float64.
-        sums[number] = np.bincount(inverse, weights=np.rint(moment, out=moment), minlength=len(touched))
+        stored = np.rint(float(grid.scales[number]) * moment)
+        sums[number] = np.bincount(inverse, weights=stored, minlength=len(touched))
     counters[touched] += sums.T.astype(np.int64)
 
 
-def read(counters: Int64, cells: Int64, factors: list[Float64]) -> Float64:
-    """Σ_r counters[cell, r]·Π_j factor_j[r_j] of p cells: d factors (order, p) to (p,), float64.
+def read(counters: Int64, cells: Int64, factors: list[Float64], ratios: Float64) -> Float64:
+    """Σ_r counters[cell, r]·ratio[r]·Π_j factor_j[r_j] of p cells: d factors (order, p) to (p,), float64.
 
-    The first coordinate's sum first, each from r_j = 0 upwards, one product and one addition a step.
+    The ratios first, then the first coordinate's sum, each from r_j = 0 upwards, one product and one addition a step.
     """
-    moments = counters[cells].astype(np.float64)
+    moments = counters[cells].astype(np.float64) * ratios
     for factor in factors:
         parts = moments.reshape(len(moments), len(factor), -1)
         moments = parts[:, 0] * factor[0][:, None]

@@ -11,13 +11,13 @@ from hushsum.families.hermite.grid import Float64, Int64, MomentGrid
 
 def add(grid: MomentGrid, counters: Int64, cells: Int64, places: Float64) -> None:
     """Adds the moments of located records to the rows ``cells`` of counters, C-contiguous int64, in place."""
-    _add(counters, cells, places, grid.order, float(grid.scale))
+    _add(counters, cells, places, grid.order, grid.scales.astype(np.float64))
 
 
-def read(counters: Int64, cells: Int64, factors: list[Float64]) -> Float64:
-    """Σ_r counters[cell, r]·Π_j factor_j[r_j] of p cells: d factors (order, p) to (p,), float64."""
+def read(counters: Int64, cells: Int64, factors: list[Float64], ratios: Float64) -> Float64:
+    """Σ_r counters[cell, r]·ratio[r]·Π_j factor_j[r_j] of p cells: d factors (order, p) to (p,), float64."""
     terms = np.empty(len(cells))
-    _read(counters, cells, np.ascontiguousarray(np.stack(factors).transpose(2, 0, 1)), terms)
+    _read(counters, cells, np.ascontiguousarray(np.stack(factors).transpose(2, 0, 1)), ratios, terms)
     return terms
 
 
@@ -25,17 +25,17 @@ def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before."""
     grid, counters, cells = MomentGrid(np.zeros(1), 1.0, (1,), 1, 1), np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
     add(grid, counters, cells, np.zeros((1, 1)))
-    read(counters, cells, [np.zeros((1, 1))])
+    read(counters, cells, [np.zeros((1, 1))], np.ones(1))
 
 
 @compiled
-def _add(counters: Int64, cells: Int64, places: Float64, order: int, scale: float) -> None:
-    # Two buffers hold s·u₁^r₁, then s·u₁^r₁·u₂^r₂; the last coordinate's powers are multiplied on the way out.
+def _add(counters: Int64, cells: Int64, places: Float64, order: int, scales: Float64) -> None:
+    # Two buffers hold u₁^r₁, then u₁^r₁·u₂^r₂; the last coordinate's powers are multiplied on the way out.
     dim, moments = len(places), counters.shape[1]
     powers, prefix, wider = np.empty(order), np.empty(moments), np.empty(moments)
     for i in range(len(cells)):
         row = counters[cells[i]]
-        count, prefix[0] = 1, scale
+        count, prefix[0] = 1, 1.0
         for j in range(dim):
             power = 1.0
             for t in range(order):
@@ -50,17 +50,17 @@ def _add(counters: Int64, cells: Int64, places: Float64, order: int, scale: floa
             prefix, wider = wider, prefix
         for k in range(count):
             for t in range(order):
-                row[k * order + t] += np.int64(np.rint(prefix[k] * powers[t]))
+                row[k * order + t] += np.int64(np.rint(scales[k * order + t] * (prefix[k] * powers[t])))
 
 
 @compiled
-def _read(counters: Int64, cells: Int64, factors: Float64, terms: Float64) -> None:
+def _read(counters: Int64, cells: Int64, factors: Float64, ratios: Float64, terms: Float64) -> None:
     moments, dim, order = counters.shape[1], factors.shape[1], factors.shape[2]
     parts = np.empty(moments)
     for i in range(len(cells)):
         row, count = counters[cells[i]], moments
         for k in range(moments):
-            parts[k] = row[k]
+            parts[k] = row[k] * ratios[k]
         for j in range(dim):
             factor = factors[i, j]
             count //= order

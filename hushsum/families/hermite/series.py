@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.hermite.grid import Float32, Float64, Int64, MomentGrid
+from hushsum.families.hermite.weights import EQUAL
 from hushsum.math_portable import exp
 
-Read = Callable[[Int64, Int64, list[Float64]], Float64]
+Read = Callable[[Int64, Int64, list[Float64], Float64], Float64]
 
 #: Pairs of a query and a cell, and numbers about them, that are worked on at once.
 PAIR_BLOCK_NUMBERS: Final = 1 << 18
@@ -39,7 +40,7 @@ def functions(v: Float64, order: int) -> Float64:
 
 
 def sums(grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
-    """Σ g(q)·counters and ‖g(q)‖² at queries (m, d): the same bits in batches of any size.
+    """Σ g(q)·counters and ‖g(q)‖², both times s, at queries (m, d): the same bits in batches of any size.
 
     Every sum runs over one query's cells and moments in a fixed order. ``read`` is that of an engine, such as
     :func:`hushsum.families.hermite.grid.read`.
@@ -61,8 +62,8 @@ def _sums(grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, re
     for start in range(0, len(terms), size):
         some = slice(start, start + size)
         factors = [table[:, which[0][some], which[1 + j][some]] for j, table in enumerate(tables)]
-        terms[some] = read(counters, cell[some], factors)
-        norms[some] = _norms(factors)
+        terms[some] = read(counters, cell[some], factors, grid.ratios)
+        norms[some] = _norms(grid, factors, read)
     return by_query(which[0], terms, len(queries)), by_query(which[0], norms, len(queries))
 
 
@@ -103,8 +104,12 @@ def by_query(query: Int64, terms: Float64, count: int) -> Float64:
     return np.bincount(query, weights=terms, minlength=count).astype(np.float64, copy=False)
 
 
-def _norms(factors: list[Float64]) -> Float64:
-    norm = np.ones(len(factors[0][0]))
+def _norms(grid: MomentGrid, factors: list[Float64], read: Read) -> Float64:
+    count = len(factors[0][0])
+    if grid.weights != EQUAL:  # Σ_r (ratio[r]·Π_j factor_j[r_j])², read from counters of 1
+        squares = [factor * factor for factor in factors]
+        return read(np.ones((1, grid.moments), np.int64), np.zeros(count, np.int64), squares, grid.ratios**2)
+    norm = np.ones(count)
     for factor in factors:
         norm *= _squares(factor)
     return norm
@@ -123,8 +128,9 @@ def kernel_error(grid: MomentGrid, cutoff: float, slack: Float64) -> float:
     What the records of a sketch may cost one query is usually far less: :mod:`hushsum.families.hermite.bias`.
 
     Within the cutoff: the d sums stop at ``order``, each within e = (½)^p·c_p of its factor (Lagrange's remainder), so
-    their product is within (1 + e)^d − 1; and every counter is within ½ of s·f, worth (max Σ_r |a_r|)^d/(2s). Beyond it
-    nothing is read, and x is at least cutoff − √d/2 away: e^{−(cutoff − √d/2)²}.
+    their product is within (1 + e)^d − 1; and every counter is within ½ of s_r·f, or is not read and below ½. Both are
+    worth K·(max Σ_r |a_r|/w_r)^d/(2s) at most, K of :attr:`MomentGrid.rounding_excess`. Beyond the cutoff nothing is
+    read, and x is at least cutoff − √d/2 away: e^{−(cutoff − √d/2)²}.
 
     Args:
         grid: Of the records.
@@ -135,25 +141,29 @@ def kernel_error(grid: MomentGrid, cutoff: float, slack: Float64) -> float:
     truncation = (1.0 + 0.5**p * largest(p)) ** dim - 1.0
     step = 1.0 / 1024
     grid_points = np.arange(0.0, min(cutoff, _FLAT) + step, step)
-    steepest = sum((r + 1) * largest(r + 1) for r in range(p))  # a_r' = −(r+1)·a_{r+1}
-    widest = float(np.abs(functions(grid_points, p)).sum(axis=0).max()) + 0.5 * step * steepest
-    within = truncation + widest**dim / (2.0 * grid.scale)
+    weights = grid.relative
+    steepest = sum((r + 1) * largest(r + 1) / float(w) for r, w in enumerate(weights))  # a_r' = −(r+1)·a_{r+1}
+    widest = float(np.abs(functions(grid_points, p) / weights[:, None]).sum(axis=0).max()) + 0.5 * step * steepest
+    within = truncation + grid.rounding_excess * widest**dim / (2.0 * grid.scale)
     beyond = math.exp(-(max(0.0, cutoff - math.sqrt(dim) / 2) ** 2))
     return max(within, beyond) + STEEPEST * math.hypot(*slack.tolist()) + 2.0**-40
 
 
-def norm_squared_max(dim: int, order: int, cutoff: float) -> float:
-    """No query's ‖g(q)‖² is above this; what one does reach is less than a few per cent below.
+def norm_squared_max(grid: MomentGrid, cutoff: float) -> float:
+    """No query's ‖g(q)‖², times s², is above this; what one does reach is less than a few per cent below.
 
     Places of a query within its cell fall into small boxes (half a cell is enough, by symmetry). In a box each cell
     that any of its points reads counts with the most that Σ_r a_r² can be there: the most on a fine grid, and what its
     steepest slope adds between two points.
     """
+    dim, order, weights = len(grid.cells), grid.order, grid.relative
     reach, steps = reach_of(cutoff), np.arange(_STEPS)
     shift = 0.5 * (steps[:, None] + np.linspace(0.0, 1.0, _POINTS + 1)) / _STEPS
     v = shift - np.arange(-reach, reach + 1)[:, None, None]  # (cells, boxes, points)
-    steepest = sum(2.0 * largest(r) * (r + 1) * largest(r + 1) for r in range(order))
-    most = _squares(functions(v, order)).max(axis=2) + steepest * 0.25 / (_STEPS * _POINTS)
+    steepest = sum(2.0 * largest(r) * (r + 1) * largest(r + 1) / float(w) ** 2 for r, w in enumerate(weights))
+    most = _squares(functions(v, order) / weights[:, None, None, None]).max(axis=2) + steepest * 0.25 / (
+        _STEPS * _POINTS
+    )
     least = np.square(np.where(v[:, :, 0] * v[:, :, -1] <= 0.0, 0.0, np.abs(v).min(axis=2)))
     total = np.zeros((_STEPS,) * dim)
     for cell in product(range(len(v)), repeat=dim):
@@ -162,7 +172,7 @@ def norm_squared_max(dim: int, order: int, cutoff: float) -> float:
             shape = tuple(_STEPS if i == j else 1 for i in range(dim))
             term, near = term * most[k].reshape(shape), near + least[k].reshape(shape)
         total += np.where(near <= cutoff * cutoff * (1.0 + 1e-9), term, 0.0)
-    return float(total.max())
+    return float(total.max()) * grid.ratio_excess**2
 
 
 def reach_of(cutoff: float) -> int:

@@ -1,6 +1,7 @@
 """The hermite family: what it refuses, which integers a record adds, and what n records cannot make."""
 
 import hashlib
+import math
 import pickle
 from fractions import Fraction
 from itertools import product
@@ -16,6 +17,7 @@ from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families.base import Increments, VectorRecords
 from hushsum.families.hermite import Hermite
 from hushsum.families.hermite import family as hermite
+from hushsum.families.hermite.weights import WEIGHTS
 from hushsum.parameters import NO_PARAMETERS, Parameters, digest
 from hushsum.schema import Table
 
@@ -66,6 +68,9 @@ REFUSED: tuple[tuple[str, object], ...] = (
     ("buckets", 100),
     ("draws", "independent"),
     ("seed", 1),
+    ("weights", "auto"),
+    ("weights", "other"),
+    ("weights", 1),
 )
 
 
@@ -80,7 +85,11 @@ def test_defaults_are_written_out_and_make_the_same_family() -> None:
     some = family(order=...)
     fields = some.to_fields()
     assert fields == {"kernel": "gaussian", "bandwidth": "1.5", "order": 8, "cutoff": "3", "fraction_bits": 12}
-    assert family(**fields) == some != family()
+    assert family(**fields) == some == family(order=..., weights="equal") != family()
+    for weights in ("gaussian", "laplace"):
+        weighted = family(order=..., weights=weights)
+        assert weighted.to_fields() == {**fields, "weights": weights}
+        assert pickle.loads(pickle.dumps(weighted)) == weighted != some
     assert pickle.loads(pickle.dumps(some)) == some
 
 
@@ -115,6 +124,20 @@ def test_a_domain_of_less_than_a_cell_has_one() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what is stored
+def multiple(weights: str, r: tuple[int, ...], scale: int) -> int:
+    """s_r by its definition: the largest n with (n − ½)^k ≤ s^k·w_r^k, one n after another."""
+    if weights == "equal":
+        return scale
+    root = {"gaussian": 4, "laplace": 3}[weights]
+    power = Fraction(scale**root)
+    for each in r:
+        power *= Fraction(math.factorial(2 * each), math.factorial(each) ** 3) * (2**each if root == 4 else 1)
+    n: int = round(float(power) ** (1 / root)) + 2
+    while n and (n - Fraction(1, 2)) ** root > power:
+        n -= 1
+    return n
+
+
 def reference(some: Hermite, records: npt.NDArray[np.float64]) -> Int64:
     """From the definition in exact fractions: right wherever float64 holds every product."""
     side, lower = some.bandwidth, some.record.lower
@@ -125,7 +148,7 @@ def reference(some: Hermite, records: npt.NDArray[np.float64]) -> Int64:
         cells = [min(int(part), count - 1) for part, count in zip(y, grid, strict=True)]
         u = [part - cell - Fraction(1, 2) for part, cell in zip(y, cells, strict=True)]
         for number, r in enumerate(product(range(some.order), repeat=len(grid))):
-            moment = Fraction(2**some.fraction_bits)
+            moment = Fraction(multiple(some.weights, r, 2**some.fraction_bits))
             for part, t in zip(u, r, strict=True):
                 moment *= part**t
             counters[np.ravel_multi_index(cells, grid), number] += round(moment)  # ties to even
@@ -134,12 +157,19 @@ def reference(some: Hermite, records: npt.NDArray[np.float64]) -> Int64:
 
 @pytest.mark.parametrize("kernels", ("plain", "fast"))
 @pytest.mark.parametrize("dim, order, bits", ((1, 8, 12), (1, 1, 4), (2, 4, 12), (2, 5, 6), (3, 4, 8)))
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_counters_are_the_rounded_moments(
-    kernels: str, dim: int, order: int, bits: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    kernels: str,
+    weights: str,
+    dim: int,
+    order: int,
+    bits: int,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Coordinates are multiples of 1/16 of a cell, so that u has four bits and moments up to 48."""
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
-    some = family(bounds(-3, 7, dim), bandwidth=2, order=order, fraction_bits=bits)
+    some = family(bounds(-3, 7, dim), bandwidth=2, order=order, fraction_bits=bits, weights=weights)
     records = rng.integers(-24, 57, (150, dim)) / 8
     records[:2] = [[-3.0], [7.0]]
     expected = reference(some, records)
@@ -149,11 +179,25 @@ def test_counters_are_the_rounded_moments(
     assert np.array_equal(increments.values, expected.reshape(-1)[increments.indices])
 
 
-@pytest.mark.parametrize("dim, order, bandwidth", ((1, 16, 0.3), (2, 8, 0.7), (3, 5, 2.3)))
+@pytest.mark.parametrize(
+    "dim, order, bandwidth, weights",
+    (
+        (1, 16, 0.3, "equal"),
+        (2, 8, 0.7, "equal"),
+        (3, 5, 2.3, "equal"),
+        (1, 16, 0.3, "laplace"),
+        (3, 5, 2.3, "gaussian"),
+    ),
+)
 def test_plain_and_compiled_give_the_same_bytes_in_batches_of_any_size(
-    dim: int, order: int, bandwidth: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    dim: int,
+    order: int,
+    bandwidth: float,
+    weights: str,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    some = family(bounds(dim=dim), bandwidth=bandwidth, order=order, fraction_bits=20)
+    some = family(bounds(dim=dim), bandwidth=bandwidth, order=order, fraction_bits=20, weights=weights)
     records, _ = some.accept(rng.uniform(-1, 11, (20_000, dim)))
     found = set()
     for kernels, size in product(("plain", "fast"), (1, 1000, 20_000)):
@@ -193,6 +237,36 @@ def test_the_bytes_of_version_1_are_these() -> None:
     assert hashlib.sha256(counters.astype("<i8").tobytes()).hexdigest()[:16] == "5ab5ff57cd6b80a6"
 
 
+def test_the_multipliers_and_bytes_of_weighted_moments_are_these() -> None:
+    """Written down once, as those above."""
+    expected = {
+        "gaussian": ([4096, 5793, 7624, 9308, 10706, 11727, 12331, 12515], "9220c7613b09c5e9"),
+        "laplace": ([4096, 5161, 5907, 6119, 5852, 5245, 4451, 3604], "f2e67a1b616a8f53"),
+    }
+    numbers = np.arange(3000, dtype=np.int64).reshape(-1, 3)
+    for weights, (multipliers, digits) in expected.items():
+        assert family(bounds(dim=1), order=8, weights=weights)._grid.scales.tolist() == multipliers
+        keys = {"bandwidth": Fraction("0.3"), "order": 6, "fraction_bits": 16, "weights": weights}
+        some = family(bounds(Fraction("-0.7"), Fraction("3.3"), 3), **keys)
+        counters = counters_of(some, (numbers * 7919 % 4003) / 1000.0 - 0.7)
+        assert hashlib.sha256(counters.astype("<i8").tobytes()).hexdigest()[:16] == digits
+
+
+@pytest.mark.parametrize("weights", ("gaussian", "laplace"))
+@pytest.mark.parametrize("dim, bits", ((1, 4), (1, 20), (2, 12), (3, 4), (3, 20)))
+def test_multipliers_are_those_of_the_definition_and_no_moment_exceeds_the_first(
+    weights: str, dim: int, bits: int
+) -> None:
+    """Packing, sums and checks rely on s as the largest change."""
+    grid = family(bounds(dim=dim), bandwidth=6, order=16 if dim < 3 else 12, fraction_bits=bits, weights=weights)._grid
+    degrees = [tuple(r) for r in grid.degrees.tolist()]
+    assert grid.scales.tolist() == [multiple(weights, r, 2**bits) for r in degrees]
+    assert grid.scales[0] == grid.bounds.max() == 2**bits
+    assert np.array_equal(grid.ratios > 0, grid.bounds > 0)
+    if weights == "laplace" and bits == 4 and dim == 3:
+        assert not grid.scales.all(), "a multiplier that rounds to 0"
+
+
 @given(
     lower=st.floats(-1e6, 1e6, width=32),
     side=st.floats(2**-20, 2**20),
@@ -214,10 +288,11 @@ def test_no_place_is_more_than_half_a_cell_from_the_centre(
 
 
 @pytest.mark.parametrize("dim, order, bits", ((1, 16, 20), (2, 8, 12), (2, 16, 4), (3, 6, 7)))
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_no_record_exceeds_the_sensitivity_and_one_reaches_it(
-    dim: int, order: int, bits: int, rng: np.random.Generator
+    weights: str, dim: int, order: int, bits: int, rng: np.random.Generator
 ) -> None:
-    some = family(bounds(0, 4, dim), bandwidth=1, order=order, fraction_bits=bits)
+    some = family(bounds(0, 4, dim), bandwidth=1, order=order, fraction_bits=bits, weights=weights)
     most = some.sensitivity
     limits = (most.l0, most.l1, most.l2_squared, most.linf)
     corners = np.array([*product((0.0, 2.0, 4.0), repeat=dim)])
@@ -228,14 +303,14 @@ def test_no_record_exceeds_the_sensitivity_and_one_reaches_it(
         assert all(norm <= limit for norm, limit in zip(norms, limits, strict=True))
         reached |= norms == limits
     assert reached
-    ceilings = sum(-(-(2**bits) // 2 ** sum(r)) for r in product(range(order), repeat=dim))
+    ceilings = sum(-(-multiple(weights, r, 2**bits) // 2 ** sum(r)) for r in product(range(order), repeat=dim))
     assert most.linf == 2**bits < most.l1 <= ceilings
 
 
 # -------------------------------------------------------------------------------------------------------- what is sent
 def test_increments_of_true_records_pass_the_check_and_come_back_from_their_bytes(rng: np.random.Generator) -> None:
-    for dim, n in product((1, 2, 3), (1, 2, 50, 700)):
-        some = family(bounds(dim=dim), order=5)
+    for dim, n, weights in product((1, 2, 3), (1, 2, 50, 700), WEIGHTS):
+        some = family(bounds(dim=dim), order=5, weights=weights)
         increments = encoded(some, rng.normal(5, 2, (n, dim)))
         some.check(increments, n)
         encoding, data = some.pack(increments, n)
@@ -297,8 +372,8 @@ def test_counts_that_sum_to_the_records_modulo_two_to_the_64_are_refused() -> No
 
 def test_what_passes_the_check_moves_no_more_than_the_sensitivity_allows(rng: np.random.Generator) -> None:
     """The most extreme moments that pass: all at their bounds, or all records in one cell."""
-    some = family(order=3)
-    for counts in ([5], [2, 3], [1, 1, 1, 1, 1]):
+    for weights, counts in product(WEIGHTS, ([5], [2, 3], [1, 1, 1, 1, 1])):
+        some = family(order=3, weights=weights)
         rows = np.outer(counts, some._grid.bounds)
         flat = (rng.permutation(49)[: len(counts)][:, None] * 9 + np.arange(9)).reshape(-1)
         order = np.argsort(flat)
@@ -310,6 +385,14 @@ def test_what_passes_the_check_moves_no_more_than_the_sensitivity_allows(rng: np
             worse = Increments(found.indices, found.values + (np.arange(len(order)) == k))
             with pytest.raises(DeltaError):
                 some.check(worse, 5)
+
+
+@pytest.mark.parametrize("mine, plan", (("gaussian", "equal"), ("gaussian", "laplace"), ("laplace", "equal")))
+def test_moments_of_other_multipliers_that_exceed_the_plans_are_refused(mine: str, plan: str) -> None:
+    """A device that computes larger ones moves the sum by more than the noise is for; a corner of a cell shows it."""
+    sent = encoded(family(weights=mine), [[0.0, 0.0]])
+    with pytest.raises(DeltaError, match="of its cell's records"):
+        family(weights=plan).check(sent, 1)
 
 
 def test_packed_values_that_no_record_makes_are_refused_before_anything_is_kept() -> None:

@@ -13,6 +13,7 @@ from hushsum.entropy import ReplayableEntropy
 from hushsum.families.base import VectorRecords
 from hushsum.families.hermite import Hermite
 from hushsum.families.hermite import series as hermite_series
+from hushsum.families.hermite.weights import WEIGHTS
 from hushsum.noise import DiscreteLaplace
 from hushsum.schema import Table
 
@@ -55,10 +56,11 @@ PRECISIONS = ((1, 8, 3, 12), (1, 3, 4, 20), (1, 12, 6, 20), (1, 16, 8, 4), (2, 8
 
 
 @pytest.mark.parametrize("dim, order, cutoff, bits", PRECISIONS)
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_no_record_and_query_are_farther_from_the_kernel_than_the_bound(
-    dim: int, order: int, cutoff: float, bits: int, rng: np.random.Generator
+    weights: str, dim: int, order: int, cutoff: float, bits: int, rng: np.random.Generator
 ) -> None:
-    some = family(dim, -7, 7, order=order, cutoff=cutoff, fraction_bits=bits)
+    some = family(dim, -7, 7, order=order, cutoff=cutoff, fraction_bits=bits, weights=weights)
     worst, corners = 0.0, np.array([*product((0.0, 1.0), repeat=dim)])
     inner = [*rng.uniform(0, 1, (6, dim))]
     for record in np.concatenate([corners, inner]):
@@ -114,21 +116,23 @@ def test_a_query_far_from_the_domain_reads_nothing() -> None:
 
 def test_the_standard_error_is_that_of_the_weights(rng: np.random.Generator) -> None:
     """The weights, read from one counter after another: an answer is linear in the counters."""
-    some = family(2, 0, 3, order=3, cutoff=2)
-    queries = rng.uniform(-1, 4, (20, 2))
-    unit = np.eye(math.prod(some.shape), dtype=np.int64).reshape(-1, *some.shape)
-    weights = np.array([some.answer(each, queries).value for each in unit])
-    counters = rng.integers(-(10**9), 10**9, some.shape)
-    answer = some.answer(counters, queries, noise_variance=123.0)
-    assert np.allclose(answer.value, counters.reshape(-1) @ weights, rtol=1e-12, atol=1e-6)
-    assert np.allclose(answer.std_error, np.sqrt(123.0 * np.square(weights).sum(axis=0)), rtol=1e-12)
+    for weighted in WEIGHTS:
+        some = family(2, 0, 3, order=3, cutoff=2, weights=weighted)
+        queries = rng.uniform(-1, 4, (20, 2))
+        unit = np.eye(math.prod(some.shape), dtype=np.int64).reshape(-1, *some.shape)
+        weights = np.array([some.answer(each, queries).value for each in unit])
+        counters = rng.integers(-(10**9), 10**9, some.shape)
+        answer = some.answer(counters, queries, noise_variance=123.0)
+        assert np.allclose(answer.value, counters.reshape(-1) @ weights, rtol=1e-12, atol=1e-6)
+        assert np.allclose(answer.std_error, np.sqrt(123.0 * np.square(weights).sum(axis=0)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dim, order, cutoff", ((1, 8, 3), (2, 8, 3), (2, 1, 1), (2, 16, 8), (3, 4, 2.5), (3, 8, 3)))
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_the_largest_variance_is_reached_within_a_few_per_cent(
-    dim: int, order: int, cutoff: float, rng: np.random.Generator
+    weights: str, dim: int, order: int, cutoff: float, rng: np.random.Generator
 ) -> None:
-    some = family(dim, 0, 2 * math.ceil(cutoff) + 3, order=order, cutoff=Fraction(cutoff))
+    some = family(dim, 0, 2 * math.ceil(cutoff) + 3, order=order, cutoff=Fraction(cutoff), weights=weights)
     middle = math.ceil(cutoff) + 1
     steps = np.linspace(0, 0.5, {1: 2001, 2: 41, 3: 8}[dim])
     axes = np.meshgrid(*[steps] * dim, indexing="ij")
@@ -145,11 +149,62 @@ def test_the_noise_of_an_answer_is_that_of_the_table() -> None:
         assert math.sqrt(some.answer_variance(some.sensitivity.l2_squared)) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("dim, order", ((1, 8), (2, 8), (3, 8), (2, 3)))
+def test_weights_take_the_noise_that_a_numerical_integral_says_they_take(
+    dim: int, order: int, rng: np.random.Generator
+) -> None:
+    """By quadrature of Hermite functions, and without an integer: the least mean variance, and how far above it s is.
+
+    14, 27 and 37 % less noise at order 8, and 4, 7 and 11 % less of Laplace noise.
+    """
+    v, step = np.linspace(-12, 12, 48_001, retstep=True)
+    each = [polynomials.hermval(v, [0] * r + [1]) * np.exp(-(v**2)) / math.factorial(r) for r in range(order)]
+    degrees = np.array([*product(range(order), repeat=dim)])
+    matter = np.array([np.square(a).sum() * step for a in each])[degrees].prod(axis=1)
+    moved = 2.0 ** -degrees.sum(axis=1)
+    best_gaussian = (moved * np.sqrt(matter)).sum() ** 2
+    best_laplace = np.cbrt(np.square(moved) * matter).sum() ** 3
+    equal = matter.sum()
+    for weights, best, before in (
+        ("gaussian", best_gaussian, np.square(moved).sum() * equal),
+        ("laplace", best_laplace, moved.sum() ** 2 * equal),
+    ):
+        found = []
+        for one in ("equal", weights):
+            some = family(dim, 0, 12, order=order, cutoff=4, fraction_bits=20, weights=one)
+            stated = some.sensitivity
+            scale = stated.l2_squared if weights == "gaussian" else stated.l1**2
+            queries = 6 + rng.uniform(0, 1, (400, dim))
+            errors = some.answer(np.zeros(some.shape, np.int64), queries, noise_variance=float(scale)).std_error
+            found.append(float(np.square(errors).mean()))
+        assert found == pytest.approx([before, best], rel=0.01)
+        if order == 8:
+            less = {"gaussian": (0.143, 0.266, 0.371), "laplace": (0.037, 0.073, 0.107)}[weights][dim - 1]
+            assert 1 - math.sqrt(best / before) == pytest.approx(less, abs=0.001)
+            assert 1 - math.sqrt(found[1] / found[0]) == pytest.approx(less, abs=0.005)
+
+
+def test_a_moment_that_no_record_moves_is_not_read() -> None:
+    """Noise would be all that it adds."""
+    some = family(3, 0, 3, order=8, fraction_bits=4, weights="laplace")
+    noise = np.zeros(some.shape, np.int64)
+    noise[:, some._grid.bounds == 0] = 10**6
+    answer = some.answer(noise, [[1.3, 1.5, 1.9]], noise_variance=1.0)
+    assert answer.value.tolist() == [0.0]
+    assert noise.any()
+
+
 def test_answers_have_the_same_bits_in_any_batch_and_with_either_engine(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for dim, bandwidth in ((1, 0.1), (2, 0.3), (3, 1.3)):
-        some = family(dim, bandwidth=Fraction(str(bandwidth)))
+    for dim, bandwidth, weights in (
+        (1, 0.1, "equal"),
+        (2, 0.3, "equal"),
+        (3, 1.3, "equal"),
+        (1, 0.1, "gaussian"),
+        (2, 0.3, "laplace"),
+    ):
+        some = family(dim, bandwidth=Fraction(str(bandwidth)), weights=weights)
         counters = rng.integers(-(10**6), 10**12, some.shape)
         queries = rng.uniform(-1, 11, (1000, dim))
         found = set()

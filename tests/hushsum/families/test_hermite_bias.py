@@ -11,6 +11,8 @@ import pytest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families.base import Answer, VectorRecords
 from hushsum.families.hermite import Hermite
+from hushsum.families.hermite import bias as hermite_bias
+from hushsum.families.hermite.weights import WEIGHTS
 from hushsum.noise import DiscreteLaplace
 from hushsum.schema import Table
 
@@ -46,12 +48,15 @@ def mesh(low: float, high: float, count: int, dim: int) -> Floats:
 
 
 @pytest.mark.parametrize("order, cutoff", [*product((2, 4, 8), (2, 3, 5)), (1, 1), (16, 3)])
-def test_no_records_are_farther_from_the_kernel_than_stated(order: int, cutoff: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_no_records_are_farther_from_the_kernel_than_stated(
+    weights: str, order: int, cutoff: int, rng: np.random.Generator
+) -> None:
     """Random ones, and the worst: all at one corner of a cell, or every cell's records at the same corner of it."""
     for dim, bits in ((1, 20), (1, 6), (2, 12), (3, 16)):
         if order**dim > 300:
             continue
-        some = family(dim, 0, 5, order=order, cutoff=cutoff, fraction_bits=bits)
+        some = family(dim, 0, 5, order=order, cutoff=cutoff, fraction_bits=bits, weights=weights)
         queries = np.concatenate([mesh(-4, 9, {1: 400, 2: 14, 3: 4}[dim], dim), rng.uniform(-3, 8, (50, dim))])
         cells, rest = np.array([*product(range(5), repeat=dim)]), np.nextafter(np.float32(1), 0)
         sets = [rng.uniform(0, 5, (300, dim)), rng.uniform(0, 5, (1, dim))]
@@ -62,6 +67,24 @@ def test_no_records_are_farther_from_the_kernel_than_stated(order: int, cutoff: 
             # Records that are farther than 6σ are left out.
             wrong = error > stated + len(records) * 2.0**-48
             assert not wrong.any(), (dim, bits, records[:1], queries[wrong][:1], error[wrong][:1], stated[wrong][:1])
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("dim, bits", ((1, 4), (2, 4), (3, 4), (2, 12), (3, 20)))
+def test_products_over_coordinates_bound_what_the_multipliers_of_each_moment_leave(
+    weights: str, dim: int, bits: int, rng: np.random.Generator
+) -> None:
+    """Of moments that are read and of those that are not, and hardly more; of equal weights exactly."""
+    grid = family(dim, 0, 3, order=8, fraction_bits=bits, weights=weights)._grid
+    products = 1.0 / grid.relative[grid.degrees].prod(axis=1)
+    assert np.all(grid.ratios <= grid.ratio_excess * products)
+    lost = np.where(grid.bounds > 0, 0.5 / np.maximum(grid.scales, 1), 0.5 ** grid.degrees.sum(axis=1))
+    assert np.all(lost <= grid.rounding_excess * 0.5 / grid.scale * products)
+    both = (grid.ratio_excess, grid.rounding_excess)
+    assert both == (1.0, 1.0) if weights == "equal" else all(1.0 <= each < 1.2 for each in both)
+    v = rng.uniform(-4, 4, 50)
+    series, _, _, sizes, _ = hermite_bias._tables(v, grid.relative, 0.0)
+    assert np.allclose(sizes, (np.abs(series) / grid.relative[:, None]).sum(axis=0), rtol=1e-12)
 
 
 def test_the_bound_is_nearly_reached_by_one_record() -> None:

@@ -34,6 +34,7 @@ PLANS = {
     "silo, zCDP": silo_plan(privacy=GAUSSIAN),
     "silo of clients": silo_plan(privacy=CLIENT, window={"min_clients": 5}),
     "silo of another family": silo_plan(sketch=HERMITE),
+    "silo of weighted moments": silo_plan(sketch={**HERMITE, "weights": "auto"}),
 }
 
 

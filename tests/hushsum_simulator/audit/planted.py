@@ -20,6 +20,8 @@ from aggregator.runtime import Runtime
 from hushsum import outcomes, releases
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.families.hashed.family import Hashed
+from hushsum.families.hermite import Hermite
+from hushsum.families.hermite.weights import EQUAL
 from hushsum.noise import DiscreteGaussian, DiscreteLaplace, PolyaShare, Sampler, discrete_gaussian, discrete_laplace
 from hushsum.noise.exp_thresholds import Form
 from hushsum.noise.gaussian_envelope import CHOICE_BITS
@@ -115,6 +117,19 @@ def divide_by_the_exact_n(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(releases, "draw", draw)
 
 
+def rows_that_sum_to_the_exact_n(patch: pytest.MonkeyPatch) -> None:
+    """The last counter of each row is moved so that released rows still sum to the exact number of records."""
+    honest = releases.draw
+
+    def draw(sketch: Sketch, **keys: Any) -> Release:
+        release = honest(sketch, **keys)
+        counters = release.counters.copy()
+        counters[..., -1] += sketch.counters.sum(axis=-1) - counters.sum(axis=-1)
+        return replace(release, counters=counters)
+
+    patch.setattr(releases, "draw", draw)
+
+
 def forget_a_row(patch: pytest.MonkeyPatch) -> None:
     """The sensitivity of R rows is that of R − 1."""
 
@@ -123,6 +138,17 @@ def forget_a_row(patch: pytest.MonkeyPatch) -> None:
         return Sensitivity(l0=rows, l1=rows, l2_squared=rows, linf=1)
 
     patch.setattr(Hashed, "sensitivity", property(sensitivity))
+
+
+def state_every_moment_at_one_scale(patch: pytest.MonkeyPatch) -> None:
+    """The sensitivity of weighted moments is that of moments that are all stored at the scale of the first."""
+    honest = Hermite.sensitivity
+
+    def sensitivity(self: Hermite) -> Sensitivity:
+        stated: Sensitivity = honest.__get__(replace(self, weights=EQUAL))
+        return stated
+
+    patch.setattr(Hermite, "sensitivity", property(sensitivity))
 
 
 def gate_on_the_exact_count(patch: pytest.MonkeyPatch) -> None:

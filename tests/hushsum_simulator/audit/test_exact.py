@@ -30,7 +30,7 @@ from hushsum_simulator.audit.pipelines import added, folded
 from tests.hushsum.noise.observed import pmf
 from tests.hushsum_simulator.audit import planted
 
-PLANS = [*runner.plans()]
+PLANS = [*runner.plans(), *(("weighted moments", plan) for plan in runner.weighted_plans())]
 SEVERAL_ROWS = {"rows": 3, "buckets": 4}
 
 
@@ -145,6 +145,15 @@ def test_a_forgotten_row_is_caught(keys: dict[str, object], monkeypatch: pytest.
     assert found(honest) <= 1 + 1e-9
     planted.forget_a_row(monkeypatch)
     plan = cases.plan_of(sketch={"rows": 2, "buckets": 2}, **keys)
+    assert plan.privacy.mechanism.scale < honest.privacy.mechanism.scale, "calibration and verifier both believe it"
+    assert found(plan) > 1.05
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_sensitivity_of_moments_without_their_weights_is_caught(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = [*runner.weighted_plans()][number]
+    planted.state_every_moment_at_one_scale(monkeypatch)
+    plan = [*runner.weighted_plans()][number]
     assert plan.privacy.mechanism.scale < honest.privacy.mechanism.scale, "calibration and verifier both believe it"
     assert found(plan) > 1.05
 
