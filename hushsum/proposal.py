@@ -372,7 +372,7 @@ class _Choice:
         if self.bandwidth is None:
             return True
         order = _ORDERS[0][1] if self.dim <= _HERMITE_DIM else _ORDER_LOCAL
-        counters = self.classes * ((math.ceil(1 / self.bandwidth) + 1) * order) ** self.dim
+        counters: int = self.classes * ((math.ceil(1 / self.bandwidth) + 1) * order) ** self.dim
         return counters <= (_NOISED_COUNTERS if self.noised else _COUNTERS_MAX)
 
     def _why(self, family: str, kernel: str) -> str:
