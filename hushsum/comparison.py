@@ -8,8 +8,9 @@ overstates the error.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from hushsum import query
 from hushsum.errors import PlanError
 from hushsum.families import Answer, SetRecords
 from hushsum.plan import Plan
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
 from hushsum.query import Queryable
 from hushsum.student_t import student_t_tail
 from hushsum.tables import read_queries
@@ -28,8 +30,13 @@ Floats = npt.NDArray[np.float64]
 _LINE_PLACES: Final = 256
 _PLANE_PLACES: Final = 32  # along each side
 _SPACE_PLACES: Final = 1024
-_WEIGHTED_MAX: Final = 2.0**60  # of a counter: sums of a few stay inside int64
+_WEIGHTED_MAX: Final = 2.0**60  # of a row's sum, which stays inside int64
 _PRECISION: Final = 2.0**20  # of the ratio of two numbers of records
+_DEGREES_MIN: Final = 7
+_COUNT_ERRORS: Final = 5.0  # of its own, above which a number of records is one to divide by
+_POOLED_ERRORS: Final = 3.0
+_PARTS: Final = (0.3, 0.5, 0.7, 0.85, 0.95)
+_FRACTIONS: Final = (*(part / 20 for part in range(1, 20)), 0.97, 0.99, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +47,7 @@ class Differences:
         at: (k,) int64: their numbers among the queries.
         places: The k places: (k, d), or k sets.
         difference: Of the densities there, first minus second, with standard errors: (k,).
-        p_value: (k,) in (0, level], adjusted for all places that were asked about (Holm).
+        p_value: (k,), at most the level, adjusted for all places that were asked about (Holm).
         asked: At how many places.
     """
 
@@ -55,6 +62,117 @@ class Differences:
 
     def __repr__(self) -> str:
         return f"Differences({len(self)} of {self.asked} places)"
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """What a test needs of one release.
+
+    Attributes:
+        values: (m,) kernel sums.
+        errors: (m,) their standard errors.
+        spread: Of :class:`hushsum.families.Answer`.
+        total: The number of records.
+        total_error: Its standard error.
+        least_variance: What noise alone brings into a kernel sum.
+        is_gaussian: Whether its noise is Gaussian.
+        variance: Of the noise on one counter of a single draw.
+        draws: How many draws a counter holds.
+        records_per_client: Of the plan.
+    """
+
+    values: Floats
+    errors: Floats
+    spread: str
+    total: float
+    total_error: float
+    least_variance: float
+    is_gaussian: bool
+    variance: float
+    draws: float
+    records_per_client: int | None
+
+    @classmethod
+    def of(cls, release: Queryable, places: Any, label: str | None) -> "_Side":
+        plan, privacy = release.plan, release.plan.privacy
+        found, (total, error) = release.kernel_sum(places, label=label), _count(release, label)
+        if privacy.reports is not None:
+            single = draws = least = 0.0
+        else:
+            classes = query.classes_of(plan, label)
+            single = privacy.mechanism.noise_variance
+            noise = (classes.stop - classes.start) * query.noise_variance(plan, release.submissions)
+            draws, least = noise / single, plan.family.answer_variance(noise)
+        return cls(
+            found.value,
+            found.std_error,
+            found.spread,
+            total,
+            error,
+            least,
+            privacy.mechanism.name == DISCRETE_GAUSSIAN,
+            single,
+            draws,
+            privacy.records_per_client,
+        )
+
+    def noise(self, pooled: Floats) -> "_Noise":
+        """That of its density, if that is ``pooled``: of the kernel sum, and of the number of records times it."""
+        deviation = np.sqrt(np.square(self.errors) + np.square(pooled * self.total_error)) / self.total
+        return _Noise(deviation, self.variance, self.draws, self.is_gaussian)
+
+
+@dataclass(frozen=True, eq=False)
+class _Noise:
+    """A weighted sum of draws of the mechanism: at most as far-reaching as one draw with all of the weight.
+
+    Attributes:
+        deviation: (m,) its standard deviation.
+        variance: Of a draw.
+        draws: How many are added up, under each weight.
+        is_gaussian: Whether they are discrete Gaussian, which are no more far-reaching than Gaussian ones; or Laplace.
+    """
+
+    deviation: Floats
+    variance: float
+    draws: float
+    is_gaussian: bool
+
+    @property
+    def reach(self) -> Floats:
+        """(m,) the t from which on E[e^{tX}] may be infinite."""
+        if self.is_gaussian:
+            return np.full(len(self.deviation), np.inf)
+        with np.errstate(divide="ignore"):
+            return math.acosh(1.0 + 1.0 / self.variance) / self._weight
+
+    def log_moment(self, t: Floats) -> Floats:
+        """(m,) the most that ln E[e^{tX}] is. Of discrete Laplace noise of variance v it is −ln(1 − v(cosh t − 1))."""
+        if self.is_gaussian:
+            return 0.5 * np.square(t * self.deviation)
+        # Of parts wᵢ with Σ wᵢ² = w²: Π (1 − aᵢ) ≥ 1 − Σ aᵢ, and cosh √y − 1 is convex in y and 0 at 0.
+        return -self.draws * np.log1p(-self.variance * (np.cosh(t * self._weight) - 1.0))
+
+    @property
+    def _weight(self) -> Floats:
+        return self.deviation / math.sqrt(self.variance * self.draws)
+
+
+def _chernoff(noises: list[_Noise], distance: Floats) -> Floats:
+    """(m,) the most that P(ΣX ≥ distance) is: the least of e^{−t·distance}·E[e^{tΣX}] over some t."""
+    distance = np.maximum(distance, 0.0)
+    most = np.minimum.reduce([each.reach for each in noises])
+    variance = sum(np.square(each.deviation) for each in noises)
+    tail = np.ones(len(distance))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        usual = np.where(variance > 0, distance / variance, 0.0)
+        for part in _FRACTIONS:
+            for t in (part * usual, part * most):
+                inside = (t < most) & np.isfinite(t)
+                at = np.where(inside, t, 0.0)
+                bound = np.exp(sum(each.log_moment(at) for each in noises) - at * distance)
+                tail = np.fmin(tail, np.where(inside, bound, 1.0))
+    return tail
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +239,10 @@ class Comparison:
         """The places whose densities differ by more than noise and hashing explain.
 
         The probability that any place is named at which nothing differs is at most ``level``, whatever the number of
-        places and however they depend on each other (Holm 1979), as far as errors are those of Student's t.
+        places and however they depend on each other (Holm 1979). Noise alone is bounded by its moment generating
+        function (Chernoff); the mean of rows or sets is taken to have the tail of Student's t, and never less spread
+        than its noise. No place is named where a release may have few records: a number of records below five of its
+        standard errors.
 
         Args:
             queries: Where to look; places that were not chosen by looking at the two releases. None: evenly within the
@@ -134,7 +255,8 @@ class Comparison:
         Raises:
             PlanError: The plan's answers are no densities, or it collects sets and there are no queries.
             RecordError: The queries cannot be used, or there is no such class.
-            ValueError: The level is out of range, or the sketch has one row and so no standard error.
+            ValueError: The level is out of range, or the sketch has fewer than 8 rows or sets of rows: too few for a
+                tail.
         """
         if not 0.0 < level < 1.0:
             raise ValueError(f"level: got {level!r}, expected a number between 0 and 1")
@@ -156,9 +278,10 @@ class Comparison:
     def p_value(self, queries: Any = None, *, label: str | None = None) -> float:
         """The p-value of a two-sample test: are both releases samples of one population?
 
-        The smallest p-value of all places times their number (Bonferroni). The variance of a mean kernel f over n
-        records is at most f(1 − f)/n, where a kernel is between 0 and 1, and else (given frequencies) (1 − f²)/n; where
-        one client has up to m records, m times that. Arguments and errors are those of :meth:`regions`.
+        The smallest p-value of all places times their number (Bonferroni). A mean of n kernels between 0 and 1 with
+        mean f has the tail of a Poisson number of mean n·f over n at most (Bennett), and else (given frequencies) that
+        of Hoeffding; where one client has up to m records, n/m of them count. Arguments and errors are those of
+        :meth:`regions`.
         """
         _, _, alone = self._tested(queries, label, sampling=True)
         return min(1.0, float(alone.min()) * len(alone))
@@ -173,7 +296,7 @@ class Comparison:
     def _differences(
         self, first: Answer, second: Answer, queries: Any, label: str | None, totals: tuple[float, float]
     ) -> Answer:
-        """First over its total minus second over its own, from these answers or from their counters."""
+        """First minus second, answers over their totals; with errors from these, or from their counters."""
         if first.spread == "noise" or self._of_reports:
             bias = None if first.bias is None or second.bias is None else first.bias + second.bias
             std_error = np.hypot(first.std_error, second.std_error)
@@ -187,7 +310,9 @@ class Comparison:
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
         weighted = weights[0] * counters[0] - weights[1] * counters[1]
-        return plan.family.answer(weighted, read_queries(plan, queries), noise_variance=variance).over(scale)
+        found = plan.family.answer(weighted, read_queries(plan, queries), noise_variance=variance).over(scale)
+        # The mean is linear: weights are rounded, and this is not.
+        return Answer(first.value - second.value, found.std_error, found.spread, found.degrees)
 
     def _tested(self, queries: Any, label: str | None, *, sampling: bool) -> tuple[Any, Answer, Floats]:
         """Places, the differences there, and the p-value of each alone."""
@@ -196,36 +321,63 @@ class Comparison:
             raise PlanError("sketch.family", "paired", "a family with densities: this one answers with losses")
         places = self._places if queries is None else queries
         answer = self.density(places, label=label)
-        variance = np.square(answer.std_error)
-        if sampling:
-            variance += self._sampling_variance(places, label)
-        if not np.all(np.isfinite(variance)):
-            raise ValueError("the sketch has one row, and so no standard error: expected 2 rows or more")
-        bias = 0.0 if answer.bias is None else answer.bias
-        distance = np.maximum(np.abs(answer.value) - bias, 0.0)
-        ratio = np.divide(distance, np.sqrt(variance), out=np.zeros_like(distance), where=distance > 0)
-        alone = np.array([2.0 * student_t_tail(each, answer.degrees) for each in ratio.tolist()])
+        if answer.spread != "noise" and not self._of_reports and (answer.degrees or 0) < _DEGREES_MIN:
+            number = (answer.degrees or 0) + 1
+            raise ValueError(
+                f"the sketch has {number} rows or sets of rows, expected {_DEGREES_MIN + 1} or more to test"
+            )
+        sides = [_Side.of(each, places, label) for each in (self.first, self.second)]
+        if any(each.total < max(1.0, _COUNT_ERRORS * each.total_error) for each in sides):
+            return places, answer, np.ones(len(answer.value))
+        total = sides[0].total + sides[1].total
+        pooled = (sides[0].values + sides[1].values) / total  # of both alike, if nothing differs
+        distance = np.abs(answer.value) - (0.0 if answer.bias is None else answer.bias)
+        noise = self._noise_tail(sides, pooled, places, label)
+        if not sampling:
+            return places, answer, np.minimum(2.0 * noise(distance), 1.0)
+        total_error = sides[0].total_error + sides[1].total_error
+        high = np.maximum(pooled, 0.0) + _POOLED_ERRORS * sum(each.errors for each in sides) / total
+        high = np.clip(high * (1.0 + _POOLED_ERRORS * total_error / total), 0.0, 1.0)
+        alone = np.ones(len(distance))
+        for part in _PARTS:  # whatever part of the distance noise has, sampling has the rest
+            both = noise(part * distance) + self._sampling_tail(sides, high, (1.0 - part) * distance)
+            alone = np.minimum(alone, 2.0 * both)
         return places, answer, alone
 
-    def _sampling_variance(self, places: Any, label: str | None) -> Floats:
-        """The most that samples of one population bring: f from both, one standard error higher."""
-        totals, values, variances = [], [], []
-        for each in (self.first, self.second):
-            found = each.density(places, label=label)
-            totals.append(max(_count(each, label)[0], 1.0))
-            values.append(found.value)
-            variances.append(np.square(found.std_error))
-        plan, shares = self.first.plan, np.array(totals) / sum(totals)
-        pooled = shares[0] * values[0] + shares[1] * values[1]
-        error = np.sqrt(shares[0] ** 2 * variances[0] + shares[1] ** 2 * variances[1])
+    def _noise_tail(
+        self, sides: "list[_Side]", pooled: Floats, places: Any, label: str | None
+    ) -> Callable[[Floats], Floats]:
+        """The most by which noise and hashing exceed distances (m,), on one side, where densities are ``pooled``."""
+        if all(each.spread == "noise" for each in sides):
+            return partial(_chernoff, [each.noise(pooled) for each in sides])
+        first, second = (Answer(each.values, each.errors, each.spread).over(each.total) for each in sides)
+        found = self._differences(first, second, places, label, (sides[0].total, sides[1].total))
+        # Rows that agree by chance have less spread than their noise has.
+        least = sum(each.least_variance / each.total**2 for each in sides)
+        of_totals = sum(np.square(pooled * each.total_error / each.total) for each in sides)
+        root, degrees = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals), found.degrees
+
+        def tail(distance: Floats) -> Floats:
+            ratio = np.divide(distance, root, out=np.where(distance > 0, np.inf, 0.0), where=root > 0)
+            return np.array([student_t_tail(max(each, 0.0), degrees) for each in ratio.tolist()])
+
+        return tail
+
+    def _sampling_tail(self, sides: "list[_Side]", high: Floats, distance: Floats) -> Floats:
+        """The most by which means of samples exceed distances (m,), on one side, where densities are ``high``."""
+        plan = self.first.plan
+        clients = [(each.total - 2.0 * each.total_error) / (each.records_per_client or 1) for each in sides]
         if plan.family.name == "fourier" and plan.family.to_fields().get("draws") == "given":
-            least = np.clip(np.abs(pooled) - error, 0.0, 1.0)
-            most = 1.0 - np.square(least)
-        else:
-            nearest = np.clip(0.5, pooled - error, pooled + error).clip(0.0, 1.0)
-            most = nearest * (1.0 - nearest)
-        clients = (each.plan.privacy.records_per_client or 1 for each in (self.first, self.second))
-        return np.asarray(most * sum(m / total for m, total in zip(clients, totals, strict=True)), np.float64)
+            return np.exp(-0.5 * np.square(np.maximum(distance, 0.0)) / sum(1.0 / n for n in clients))
+        tail = np.ones(len(distance))
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            best = np.log1p(np.maximum(distance, 0.0) / high)
+            for n in clients:
+                for part in _FRACTIONS:
+                    t = part * n * best
+                    grown = sum(m * high * (np.expm1(t / m) - t / m) for m in clients)
+                    tail = np.fmin(tail, np.exp(grown - t * distance))
+        return tail
 
     @cached_property
     def _places(self) -> Floats:
@@ -268,7 +420,7 @@ def _weights(counters: list[npt.NDArray[np.int64]], totals: tuple[float, float])
     """Integers w and a scale s, with w/s = 1/total for each, to a relative 2⁻²⁰ where counters leave room for it."""
     if totals == (1.0, 1.0):
         return (1, 1), 1.0
-    largest = [max(1.0, float(np.abs(each).max())) for each in counters]
+    largest = [max(1.0, float(np.abs(each).sum(axis=-1, dtype=np.float64).max())) for each in counters]
     room = min(total * _WEIGHTED_MAX / most for total, most in zip(totals, largest, strict=True))
     scale = min(_PRECISION * max(totals), room)
     first, second = (max(1, round(scale / total)) for total in totals)

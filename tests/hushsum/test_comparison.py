@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, t
 
 import hushsum as hs
-from hushsum.comparison import Comparison, places_within
+from hushsum.comparison import Comparison, _chernoff, _Noise, _Side, places_within
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import PlanError, RecordError
 from hushsum.releases import draw
@@ -24,14 +24,20 @@ QUERIES: Final = np.array([[1.0], [3.0], [5.0], [7.0], [9.0]])
 
 
 def plan_of(
-    sketch: Mapping[str, object] | None = None, *, classes: tuple[str, ...] = (), dim: int = 1, epsilon: object = 4
+    sketch: Mapping[str, object] | None = None,
+    *,
+    classes: tuple[str, ...] = (),
+    dim: int = 1,
+    epsilon: object = 4,
+    privacy: Mapping[str, object] | None = None,
 ) -> hs.Plan:
     keys = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": 40, "buckets": 32, "seed": 5}
+    promised = {"epsilon": epsilon, **(privacy or {})}
     return hs.Plan(
         name="compared",
         record={"dim": dim, "lower": [0] * dim, "upper": [10] * dim, "classes": list(classes)},
-        sketch={**keys, **(sketch or {})},
-        privacy={"epsilon": epsilon, "total_epsilon": epsilon},
+        sketch={key: value for key, value in {**keys, **(sketch or {})}.items() if value is not None},
+        privacy={"total_epsilon": promised["epsilon"], **promised},
     )
 
 
@@ -117,6 +123,82 @@ def test_the_level_of_the_test_and_of_the_regions_holds(seed: int) -> None:
     assert named == rejected  # the smallest p-value of Holm's is Bonferroni's
 
 
+CELLS: Final = {"family": "partition", "kernel": None, "rows": 1, "buckets": 256, "bandwidth": "0.0390625"}
+MOMENTS: Final = {"family": "hermite", "kernel": "gaussian", "rows": None, "buckets": None, "seed": None, "order": 4}
+GAUSSIAN: Final = {"delta": "0.000001", "total_delta": "0.000001", "noise": "gaussian"}
+
+
+@pytest.mark.parametrize(
+    ("sketch", "privacy", "sizes"),
+    [
+        pytest.param(CELLS, {"epsilon": 1}, (2000, 2000), id="noise of single cells, which has a long tail"),
+        pytest.param(CELLS, {"epsilon": 10}, (2000, 2000), id="noise that is mostly 0"),
+        pytest.param(CELLS, {"epsilon": 1}, (2000, 40_000), id="twenty times as many records"),
+        pytest.param(MOMENTS, {"epsilon": 1}, (20, 100_000), id="few records against many"),
+        pytest.param(MOMENTS, {"epsilon": 1, **GAUSSIAN}, (100, 100_000), id="Gaussian noise"),
+        pytest.param({"rows": 8, "bandwidth": 3}, {"epsilon": 1}, (5000, 5000), id="few rows"),
+        pytest.param({"draws": "sobol", "rows": 64}, {"epsilon": 1}, (2000, 40_000), id="sets of rows"),
+    ],
+)
+def test_places_are_named_by_noise_alone_no_more_often_than_the_level_says(
+    sketch: Mapping[str, object], privacy: Mapping[str, object], sizes: tuple[int, int], seed: int
+) -> None:
+    # Both have the same share of records everywhere. 40 pairs at a level of 0.1: false alarm 1e-6 for each case.
+    plan = plan_of(sketch, privacy=privacy)
+    rng = np.random.default_rng(seed)
+    records = np.sort(rng.normal(5, 1, (min(sizes), 1)), axis=0).clip(0, 10)
+    one, other = (np.tile(records, (size // len(records), 1)) for size in sizes)
+    named = 0
+    for number in range(40):
+        compared = released(plan, one, seed + number, "one").compare(released(plan, other, seed + number, "other"))
+        named += len(compared.regions(level=0.1)) > 0
+    assert named <= int(binom.ppf(1 - FALSE_ALARM, 40, 0.1)), f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("sketch", "epsilon", "sizes"),
+    [
+        pytest.param(CELLS, 1, (3000, 3000), id="cells"),
+        pytest.param(CELLS, 10, (3000, 3000), id="cells with few records and little noise"),
+        pytest.param(CELLS, 10, (200, 50_000), id="a small sample"),
+        pytest.param(MOMENTS, 10, (200, 50_000), id="moments of a small sample"),
+    ],
+)
+def test_samples_of_one_population_are_told_apart_no_more_often_than_the_level_says(
+    sketch: Mapping[str, object], epsilon: int, sizes: tuple[int, int], seed: int
+) -> None:
+    plan, rng, rejected = plan_of(sketch, epsilon=epsilon), np.random.default_rng(seed), 0
+    for number in range(40):
+        one, other = (
+            released(plan, rng.normal(5, 1, (size, 1)).clip(0, 10), seed + number, name)
+            for size, name in zip(sizes, ("one", "other"), strict=True)
+        )
+        rejected += one.compare(other).p_value() <= 0.1
+    assert rejected <= int(binom.ppf(1 - FALSE_ALARM, 40, 0.1)), f"seed {seed}"
+
+
+def test_tails_of_noise_are_above_the_exact_ones(seed: int) -> None:
+    plan = plan_of(CELLS, epsilon=1)
+    release = released(plan, np.full((1000, 1), 5.0), seed, "one")
+    side = _Side.of(release, QUERIES[:1], None)
+    b = float(plan.privacy.mechanism.scale)
+    noise = _Noise(np.array([math.sqrt(side.variance)]), side.variance, 1.0, is_gaussian=False)
+    for distance in (1, 5, 20, 60):
+        exact = math.exp(-distance / b) / (1 + math.exp(-1 / b))  # P(X ≥ x) of discrete Laplace noise of scale b
+        found = float(_chernoff([noise], np.array([float(distance)]))[0])
+        assert exact <= found <= (20 + 3 * distance) * exact
+    normal = _Noise(np.array([2.0]), 4.0, 1.0, is_gaussian=True)
+    assert float(_chernoff([normal], np.array([6.0]))[0]) == pytest.approx(math.exp(-4.5))
+    assert float(_chernoff([normal, noise], np.array([0.0]))[0]) == 1.0
+
+
+def test_a_release_that_may_have_no_records_differs_from_none(seed: int) -> None:
+    plan = plan_of(MOMENTS, epsilon=1)
+    few, many = (released(plan, np.full((size, 1), 5.0), seed, "one") for size in (3, 100_000))
+    assert few.compare(many).p_value() == 1.0
+    assert len(few.compare(many).regions()) == 0
+
+
 def test_a_difference_is_found_where_it_is(seed: int, rng: np.random.Generator) -> None:
     plan = plan_of({"rows": 200})
     before = rng.normal(3, 0.7, (5000, 1)).clip(0, 10)
@@ -165,7 +247,7 @@ def test_every_family_compares_and_its_errors_cover(family: str, seed: int, rng:
     truth = plan.family.kernel(first, QUERIES).mean(axis=0) - plan.family.kernel(second, QUERIES).mean(axis=0)
     low, high = compared.density(QUERIES).interval(1 - FALSE_ALARM / len(QUERIES))
     assert np.all((low <= truth) & (truth <= high)), f"seed {seed}"
-    assert compared.p_value(QUERIES) < 1e-6
+    assert compared.p_value(QUERIES) < 1e-3
     assert Comparison(compared.first, compared.first).regions(QUERIES).asked == len(QUERIES)
 
 
@@ -181,7 +263,7 @@ def test_releases_of_another_epsilon_and_window_compare_and_those_of_other_rows_
 
 def test_what_cannot_be_tested_is_refused(seed: int) -> None:
     one_row = released(plan_of({"rows": 1}), QUERIES, seed, "one")
-    with pytest.raises(ValueError, match="one row"):
+    with pytest.raises(ValueError, match="the sketch has 1 rows or sets of rows, expected 8 or more"):
         one_row.compare(one_row).regions()
     models = hs.release(hs.Sketch(model_plan()))
     with pytest.raises(PlanError, match="answers with losses"):
