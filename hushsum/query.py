@@ -247,8 +247,8 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
-    Where the sums of rows tell the number of records, both parts share noise, which is counted, but with ``groups``:
-    there it may be too much.
+    Where the sums of rows tell the number of records, both parts share noise. It is counted where the standard error is
+    that of the noise; where that is the spread of rows, it is not, and the error that is stated may be too much.
     """
     if _of_reports(plan):
         return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
@@ -267,7 +267,7 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
         plan, counters, queries, label=label, groups=groups, submissions=submissions, prepared=prepared
     ).over(records)
     std_error = np.hypot(answer.std_error, answer.value * (of_n / records))
-    if not plan.privacy.mechanism.count_scale and groups is None:
+    if not plan.privacy.mechanism.count_scale and answer.spread == "noise":
         chosen = classes_of(plan, label)
         noise = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
         shared = answer.value * (2.0 * plan.family.records_covariance(noise) / records**2)

@@ -107,7 +107,10 @@ def calibrate(
     counted = _with_noise(sensitivity, claim, budget, noise, clients_scale)
     if rows is None:
         return counted
-    bare = _with_noise(sensitivity, claim, budget, noise, clients_scale, bare=True)
+    try:
+        bare = _with_noise(sensitivity, claim, budget, noise, clients_scale, bare=True)
+    except PlanError:  # so little noise that no counter can hold it
+        return counted
     paid = [1 if budget is None else _releases(each, sensitivity, claim, budget) for each in (bare, counted)]
     if rows.exact and counted.noise_variance >= _MUCH * bare.noise_variance and paid[0] >= min(1, paid[1]):
         return bare

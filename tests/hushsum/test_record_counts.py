@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.stats import binom
 
 import hushsum as hs
 from hushsum import query
@@ -187,6 +188,64 @@ def test_counts_and_shares_err_as_they_state(sketch: dict[str, Any], rng: np.ran
     if sketch["family"] == "partition" and sketch["buckets"] != 33:
         error = np.mean([release.density(asked).std_error[0] for release in releases])
         assert shares.std() == pytest.approx(error, rel=5 / math.sqrt(drawn))
+
+
+@pytest.mark.parametrize(("rows", "epsilon"), ((2, "0.02"), (3, "0.02"), (20, "0.1")))
+@pytest.mark.statistical
+def test_intervals_of_shares_cover_where_few_rows_tell_both_parts(
+    rows: int, epsilon: str, rng: np.random.Generator
+) -> None:
+    """300 releases of 30 sketches; at 95 % and a false alarm of 1e-6 for each number of rows."""
+    records, covered = rng.uniform(0, 40, (2000, 2)), 0
+    for seed in range(30):
+        plan = hs.Plan(
+            name="n",
+            record={"dim": 2, "lower": [0, 0], "upper": [40, 40]},
+            sketch={"family": "paired", "radius": 80, "rows": rows, "power": 2, "seed": seed},
+            privacy={"epsilon": epsilon, "total_epsilon": 1000},
+        )
+        sketch, asked = hs.Sketch(without_count(plan)).add(records), np.full((1, plan.family.query_dim), 0.3)
+        truth = float(plan.family.kernel(records, asked).mean())
+        for number in range(10):
+            found = drawn_from(sketch, 100 * seed + number).density(asked)
+            low, high = found.interval()
+            assert found.std_error[0] > 0
+            covered += float(low[0]) <= truth <= float(high[0])
+    assert covered >= int(binom.ppf(1e-6, 300, 0.95))
+
+
+@pytest.mark.parametrize("dim", (65, 200))
+def test_cells_of_more_columns_than_numpy_has_axes_are_checked(dim: int, rng: np.random.Generator) -> None:
+    plan = Plan.from_fields(
+        {
+            "name": "wide",
+            "record": {"dim": dim, "lower": [0] * dim, "upper": [4] * dim},
+            # The coarsest level has one cell, and alone none that collide.
+            "sketch": {"family": "partition", "bandwidth": 1, "rows": 5, "buckets": 1024, "levels": 3, "seed": 1},
+            "privacy": {"epsilon": 1, "total_epsilon": 1},
+        }
+    )
+    delta, _ = encode(plan, rng.uniform(0, 4, (5, dim)), window=0, id=DeltaId(1, 1))
+    assert delta is not None
+    assert Delta.unpack(delta.pack(plan), plan).records == 5
+    increments = delta.runs[0].increments
+    more = Increments(
+        increments.indices, np.where(increments.indices >= 10 * 1024, increments.values * 2, increments.values)
+    )
+    with pytest.raises(DeltaError) as refused:
+        plan.family.check(more, 5)
+    assert refused.value.reason is Reason.IMPOSSIBLE_COUNTS
+
+
+def test_noise_too_small_without_a_count_counter_is_taken_with_one() -> None:
+    for promise in ({"epsilon": 3 * 10**14}, {"epsilon": 40_000, "delta": "0.000001", "total_delta": "0.000001"}):
+        plan = hs.Plan(
+            name="n",
+            record={"dim": 1, "lower": [0], "upper": [63]},
+            sketch=CELLS,
+            privacy={"total_epsilon": promise["epsilon"], **promise},
+        )
+        assert plan.privacy.mechanism.count_scale == 1
 
 
 def without_count(plan: Plan) -> Plan:

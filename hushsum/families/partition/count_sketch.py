@@ -114,10 +114,11 @@ class PartitionRows:
         assert self.grid is not None, "of a grid"
         counts, hashes = self.grid.level_counts(level), self.levels[level]
         row, cell = np.divmod(indices, self.buckets)
-        if len(cell) and int(cell.max()) >= np.prod(counts):
+        if len(cell) and int(cell.max()) >= math.prod(counts.tolist()):
             return None
-        sign = hashes.signs[row, 0]
-        for part, codes in enumerate(np.unravel_index(cell, counts)):
+        sign, rest = hashes.signs[row, 0], cell
+        for part in reversed(range(len(counts))):  # of any number of columns: NumPy's arrays have at most 64 axes
+            rest, codes = np.divmod(rest, counts[part])
             sign += hashes.signs[row, part + 1] * codes.astype(np.uint64)
         signed = np.where(sign >> np.uint64(63), -values, values)
         ends = np.searchsorted(indices, np.arange(len(self) + 1) * self.buckets)

@@ -229,19 +229,24 @@ class Partition(Queried, SignedPacked, FieldsAlone):
         Raises:
             ValueError: Cells of all levels collide.
         """
-        tables, weighted, whole = self.tables, 0.0, 0.0
-        if tables.grid is None or not self._direct:
+        tables, grid = self.tables, self.tables.grid
+        if grid is None or not self._direct:
             return super().records_in(counters)
-        for level in self._direct:
-            cells = math.prod(self._level_shape(level))
-            found = sum(float(tables.read(counters, codes, level).sum()) for codes in tables.grid.all_codes(level))
-            weighted, whole = weighted + found / cells, whole + 1.0 / cells
-        return weighted / whole
+        cells = [math.prod(self._level_shape(level)) for level in self._direct]
+        sums = [
+            math.fsum(float(tables.read(counters, codes, level).sum()) for codes in grid.all_codes(level))
+            for level in self._direct
+        ]
+        if len(sums) == 1:
+            return sums[0]
+        weighted = math.fsum(total / number for total, number in zip(sums, cells, strict=True))
+        return weighted / math.fsum(1.0 / number for number in cells)
 
     def records_covariance(self, counter_variance: float) -> float:
         """σ²/R of a level 0 that alone has no cells that collide.
 
-        Answers from a level 0 whose cells collide have noise of their own; other levels answer by consistent cells.
+        Answers from a level 0 whose cells collide have noise of their own. Other levels mostly answer by consistent
+        cells; where there are too many for that, 0 overstates the error of shares.
         """
         return counter_variance / self.rows if self.levels == 1 and self._direct else 0.0
 
