@@ -1,4 +1,4 @@
-"""Fills .cache/kafka with a broker's files, once; does nothing when they are there.
+"""Fills .cache/kafka with a broker's files and what makes its starts short, once; does nothing when they are there.
 
 Maven fetches them, from wherever this machine's settings say; build_tools/kafka/jars.sha256 says which files that must
 be. What is missing is told in one line: tests that need a broker are then left out, except under CI=true, where that is
@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hushsum_simulator.testbed.kafka import missing_java
+from hushsum_simulator.errors import ServerError
+from hushsum_simulator.testbed.kafka import missing_java, prepare_brokers
 
 ROOT = Path(__file__).resolve().parent.parent
 POM = ROOT / "build_tools" / "kafka" / "pom.xml"
@@ -82,12 +83,15 @@ def main() -> None:
     if (lacking := missing()) is not None:
         print(f"kafka: {lacking}; until then what needs a broker is left out", file=sys.stderr)
         sys.exit(1 if os.environ.get("CI") == "true" else 0)
-    if is_ready():
-        print("kafka: .cache/kafka is up to date")
-        return
-    print("kafka: fetching a broker for tests into .cache/kafka (40 MB, half a minute, once)")
-    fetch()
-    print("kafka: .cache/kafka is ready")
+    fetches = not is_ready()
+    if fetches:
+        print("kafka: fetching a broker for tests into .cache/kafka (40 MB, half a minute, once)")
+        fetch()
+    try:
+        prepares = prepare_brokers(JARS)
+    except ServerError as error:
+        sys.exit(f"kafka: {error}")
+    print(f"kafka: .cache/kafka is {'ready' if fetches or prepares else 'up to date'}")
 
 
 def _wanted() -> str:

@@ -95,6 +95,7 @@ class _Adviser:
         delta = concentrated(plan)
         self._missing = delta if isinstance(delta, PlanError) else None
         self._plans = (pure(plan), *(() if isinstance(delta, PlanError) else (delta,)))
+        self._noises: dict[tuple[int, int | None], float] = {}
 
     def advice(self) -> Advice:
         own, theory = rows_of(self._plan), optimal_rows(self._plans[0], self._guesses, self._hashing)
@@ -159,7 +160,11 @@ class _Adviser:
         return Size(rows, hashing, noises, costs, self._allowance.exceeded(costs))
 
     def _noise(self, index: int, rows: int | None) -> float:
-        return noise_error(with_rows(self._plans[index], rows), self._guesses, self._hashing)
+        """Under promise ``index``; a plan of each number of rows is calibrated once, which takes longest."""
+        if (index, rows) not in self._noises:
+            plan = with_rows(self._plans[index], rows)
+            self._noises[index, rows] = noise_error(plan, self._guesses, self._hashing)
+        return self._noises[index, rows]
 
     def _best(self, index: int, ladder: list[Size]) -> int | None:
         """The rows with the least error, of those that are allowed, between the powers of two as well."""

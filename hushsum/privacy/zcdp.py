@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from hushsum.noise.exp_thresholds import exp_minus
@@ -55,7 +55,9 @@ def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
 
     # ε(t) = (1+t)ρ + ln(t/(1+t)) + (L − ln(1+t))/t at t = α−1 falls as long as ρt² + ln(1+t) < L, and rises from there.
     def rises(order: _Order) -> bool:
-        return _scaled_up(rho * order.t * order.t) + order.ln_alpha_low >= surprise
+        up, down = order.t.as_integer_ratio()  # ρt² without the common divisors that fractions look for
+        square = -((-rho.numerator * up * up << _BITS) // (rho.denominator * down * down))
+        return square + order.ln_alpha_low >= surprise
 
     least = min(order.epsilon(rho, surprise) for order in _best(rises))
     return _rounded_up(Fraction(max(0, least), 1 << _BITS), EPSILON_NOTCH)
@@ -97,6 +99,7 @@ def supports(rho: Fraction, *, epsilon: Fraction, delta: Fraction) -> bool:
     return epsilon_of(rho, delta) <= epsilon
 
 
+@lru_cache(maxsize=256)  # a count of releases asks for one δ again and again
 def ln(x: Fraction, bits: int) -> tuple[int, int]:
     """Bounds of the natural logarithm: integers ``low <= ln x · 2^bits <= high``, a few apart.
 

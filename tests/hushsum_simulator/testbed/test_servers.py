@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,25 @@ async def test_what_postgresql_committed_survives_a_kill_while_paused() -> None:
         await connection.close()
         server.stop()
         assert not server.is_running
+
+
+@pytest.mark.long
+def test_a_broker_starts_from_what_is_prepared_once_for_all(tmp_path: Path) -> None:
+    if (why := brokers.missing_kafka()) is not None:
+        brokers.left_out(why)
+    jars = tmp_path / "jars"
+    shutil.copytree(brokers.JARS, jars)
+    with KafkaBroker(jars) as fresh:
+        formatted = {path.name for path in fresh.data.iterdir() if path.is_file()}
+    assert [kafka_backend.prepare_brokers(jars) for _ in range(2)] == [True, False]
+    prepared = jars.parent / "prepared"
+    assert {path.name for path in (prepared / "data").iterdir()} <= formatted
+    with KafkaBroker(jars) as broker:
+        assert (broker.data / "meta.properties").read_bytes() == (prepared / "data" / "meta.properties").read_bytes()
+        if sys.platform == "linux":
+            assert str(prepared / "classes.jsa") in Path(f"/proc/{broker.pid}/maps").read_text(encoding="utf-8")
+    (jars / "other.jar").write_bytes(b"")
+    assert kafka_backend.prepare_brokers(jars), "the jars are others"
 
 
 def test_a_broker_leaves_nothing_behind(kafka: KafkaBroker) -> None:
