@@ -7,7 +7,7 @@ matplotlib is imported by the functions that draw, never by ``import hushsum``.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hushsum.canonical import real_text
 from hushsum.comparison import Comparison
 from hushsum.errors import PlanError
-from hushsum.families import SetRecords
+from hushsum.families import Answer, SetRecords
 from hushsum.plan import Plan
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.query import Queryable, count_std_error
@@ -44,12 +44,14 @@ KINDS: Final = ("density", "pairs", "classes", "cdf")
 _TITLES: Final = {"classes": "Classes of", "cdf": "Distribution of"}
 _PAIRS_MAX: Final = 5  # columns of a grid of pairs
 _PAIR_POINTS: Final = 32
+_LABELS_MAX: Final = 60  # characters of all labels, beside each other
 _CLASSES_MAX: Final = 7  # that have a colour; others are drawn as one
 _CONTOURS: Final = 5
 _MAP: Final = "viridis"  # readable without colour vision, and in grey
 # Okabe and Ito's, without black and with a grey for all others: told apart without colour vision.
 _CLASS_COLOURS: Final = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
 _DIFFERENCE_MAP: Final = "PuOr_r"  # orange above 0, purple below: told apart without colour vision
+_NO_ERROR: Final = "no standard error: the sketch has one row"
 _NAMED: Final = "more than noise explains (5 % in all)"
 _RELEASED: Final = "#d55e00"  # Okabe and Ito's vermilion: told from black without colour vision
 
@@ -61,10 +63,13 @@ class View:
     Attributes:
         columns: The one or two columns that vary, the line's first.
         held: d coordinates: where the columns that do not vary are held, and where the line crosses the plane.
+        is_highest: Whether that place was chosen because its answer is the highest. Such an answer is likely too high:
+            intervals hold for places that were not chosen by looking at answers, and figures say so.
     """
 
     columns: tuple[int, ...]
     held: tuple[float, ...]
+    is_highest: bool = False
 
 
 def refuse_undrawable(plan: Plan) -> None:
@@ -92,23 +97,42 @@ def densest_view(release: Queryable, columns: Sequence[int] = (0, 1)) -> View:
         PlanError: See :func:`refuse_undrawable`.
         ValueError: Columns that the plan does not have.
     """
-    refuse_undrawable(release.plan)
-    dim = release.plan.vectors.dim
+    return _highest_view(release.plan, lambda points: release.kernel_sum(points).value, columns)
+
+
+def common_view(comparison: Comparison, columns: Sequence[int] = (0, 1)) -> View:
+    """A view through the place where both densities together are highest, each weighted by how well it is known.
+
+    If nothing differs, errors of that sum and of the difference are uncorrelated: looking at the one does not choose
+    places where the other is large by chance. Arguments and errors are those of :func:`densest_view`.
+    """
+
+    def both(points: Floats) -> Floats:
+        found = [each.density(points) for each in (comparison.first, comparison.second)]
+        weights = [1.0 / max(float(np.nanmedian(np.square(each.std_error))), 1e-300) for each in found]
+        return (weights[0] * found[0].value + weights[1] * found[1].value) / sum(weights)
+
+    return replace(_highest_view(comparison.first.plan, both, columns), is_highest=False)
+
+
+def _highest_view(plan: Plan, values: Density, columns: Sequence[int]) -> View:
+    refuse_undrawable(plan)
+    dim = plan.vectors.dim
     chosen = tuple(columns)[:dim]
     if not 1 <= len(chosen) <= 2 or len(set(chosen)) != len(chosen) or not all(0 <= c < dim for c in chosen):
         raise ValueError(f"columns: got {tuple(columns)}, expected one or two different ones from 0 to {dim - 1}")
-    lower, upper = _bounds(release.plan)
+    lower, upper = _bounds(plan)
     # Any points will do to start from, if they are the same each time: the additive recurrence of the golden mean in d
     # dimensions (Roberts 2018), whose points spread evenly.
     steps = np.modf(_golden_mean(dim) ** -np.arange(1.0, dim + 1))[0]
     starts = lower + np.modf(0.5 + np.arange(_STARTS)[:, None] * steps)[0] * (upper - lower)
-    place = starts[int(np.argmax(release.kernel_sum(starts).value))]
+    place = starts[int(np.argmax(values(starts)))]
     for _ in range(_SEARCH_ROUNDS):
         for column in range(dim):
             at = np.repeat(place[None, :], _PLANE_POINTS, axis=0)
             at[:, column] = np.linspace(lower[column], upper[column], _PLANE_POINTS)
-            place = at[int(np.argmax(release.kernel_sum(at).value))]
-    return View(chosen, tuple(place.tolist()))
+            place = at[int(np.argmax(values(at)))]
+    return View(chosen, tuple(place.tolist()), is_highest=True)
 
 
 def default_kind(release: Queryable) -> str:
@@ -187,7 +211,7 @@ def _checked_columns(plan: Plan, columns: Sequence[int | str] | None) -> tuple[i
     dim, names = plan.vectors.dim, list(plan.collection.names)
     asked = range(min(dim, _PAIRS_MAX)) if columns is None else columns
     chosen = tuple(names.index(each) if each in names else each for each in asked)
-    numbers = tuple(each for each in chosen if isinstance(each, int) and 0 <= each < dim)
+    numbers = tuple(int(each) for each in chosen if isinstance(each, int | np.integer) and 0 <= each < dim)
     if not 1 <= len(chosen) <= _PAIRS_MAX or len(set(numbers)) < len(chosen):
         known = ", ".join(names) or f"0 to {dim - 1}"
         raise ValueError(f"columns: got {tuple(asked)}, expected 1 to {_PAIRS_MAX} different ones of {known}")
@@ -200,7 +224,8 @@ def _pairs_figure(release: Queryable, columns: Sequence[int], title: str) -> "Fi
     plan, number = release.plan, len(columns)
     held = densest_view(release, columns[:1]).held
     figure = Figure(figsize=(2.6 * number + 1.5, 2.5 * number + 1.0), dpi=120, layout="constrained")
-    figure.suptitle(f"{title}\nthrough {_held_text(plan, View((), held), without=())}", fontsize=12)
+    through = f"through {_held_text(plan, View((), held), without=())}, chosen for its high answer"
+    figure.suptitle(f"{title}\n{through}; blank where the density is within two standard errors of 0", fontsize=12)
     axes = figure.subplots(number, number, squeeze=False)
     maps = []
     for row, y in enumerate(columns):
@@ -215,14 +240,16 @@ def _pairs_figure(release: Queryable, columns: Sequence[int], title: str) -> "Fi
             else:
                 view = View((x, y), held)
                 answer = release.density(_plane(plan, view, _PAIR_POINTS))
-                maps.append(_heat_map(axis, answer.value, plan, view, ""))
+                seen = np.where(answer.value < 2.0 * answer.std_error, np.nan, answer.value)
+                maps.append(_heat_map(axis, seen, plan, view, ""))
             if row < number - 1:
                 axis.set_xlabel("")
             if 0 < at < row:
                 axis.set_ylabel("")
     if maps:
-        values = [np.asarray(drawn.get_array()) for drawn in maps]
-        scale = _scale(min(float(each.min()) for each in values), max(float(each.max()) for each in values))
+        values = np.concatenate([np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan).ravel() for drawn in maps])
+        values = values[~np.isnan(values)] if not np.isnan(values).all() else np.zeros(1)
+        scale = _scale(float(values.min()), float(values.max()))
         for drawn in maps:
             drawn.set_norm(scale)
         label = f"density: mean kernel ({_kernel(plan)}), square-root colour scale"
@@ -251,6 +278,8 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
     grid = figure.add_gridspec(2, 1, height_ratios=(1.0, 1.3))
     bars, shares = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
     reach = NormalDist().inv_cdf(0.5 + _CONFIDENCE / 2)
+    # The largest of many are likely too large: then all of them together are within their intervals.
+    bars_reach = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / 2 / len(plan.classes)) if others else reach
     drawn = [(label, value, error) for label, value, error in named]
     if others:
         errors = math.sqrt(math.fsum(error**2 for *_, error in others))
@@ -258,12 +287,20 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
     names, values, errors_of = zip(*drawn, strict=True)
     colours = [*_CLASS_COLOURS[: len(named)], *_CLASS_COLOURS[-1:]][: len(drawn)]
     bars.bar(
-        range(len(drawn)), values, yerr=[reach * error for error in errors_of], color=colours, capsize=3, ecolor="0.5"
+        range(len(drawn)),
+        values,
+        yerr=[bars_reach * error for error in errors_of],
+        color=colours,
+        capsize=3,
+        ecolor="0.5",
     )
     bars.set_xticks(range(len(drawn)), names)
+    if sum(map(len, names)) > _LABELS_MAX:
+        bars.tick_params(axis="x", labelrotation=20)
     bars.axhline(0.0, color="0.6", linewidth=0.8)
     bars.set_ylabel("records")
-    bars.set_title("records of each class, with 95 % intervals", fontsize=11)
+    intervals = f"{'simultaneous ' if others else ''}95 % intervals"
+    bars.set_title(f"records of each class, with {intervals}", fontsize=11)
     view = densest_view(release, (column,))
     points = _line(plan, view)
     along, total = points[:, column], release.kernel_sum(points)
@@ -273,10 +310,11 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
         share = np.where(known, part.value / np.where(known, total.value, 1.0), np.nan)
         # To first order, as if the errors of a class and of the other classes were independent.
         rest_error = np.sqrt(np.maximum(np.square(total.std_error) - np.square(part.std_error), 0.0))
-        error = np.hypot((1.0 - share) * part.std_error, share * rest_error) / np.where(known, total.value, np.nan)
-        shares.fill_between(along, share - reach * error, share + reach * error, color=colour, alpha=0.25, linewidth=0)
+        error = reach * np.hypot((1.0 - share) * part.std_error, share * rest_error)
+        half = (error + (0.0 if part.bias is None else part.bias)) / np.where(known, total.value, np.nan)
+        shares.fill_between(along, share - half, share + half, color=colour, alpha=0.25, linewidth=0)
         shares.plot(along, share, color=colour, linewidth=1.6, label=label)
-    shares.set_ylim(-0.05, 1.05)
+    shares.set_ylim(min(-0.05, shares.get_ylim()[0]), max(1.05, shares.get_ylim()[1]))
     shares.set_xlim(along[0], along[-1])
     shares.set_xlabel(_axis_label(plan, column))
     shares.set_ylabel("share of the kernel sum")
@@ -364,7 +402,8 @@ def difference_figure(comparison: Comparison, *, view: View | None = None, title
 
     Args:
         comparison: To be drawn: the first release minus the second.
-        view: Where to cut; by default columns 0 and 1, through the densest place of the first release.
+        view: Where to cut; by default columns 0 and 1, through the densest place of both (:func:`common_view`). A view
+            that was chosen by looking at either release breaks the 5 %.
         title: Instead of the plans' names, windows and promises; the p-value of the test stands below it.
 
     Returns:
@@ -377,7 +416,7 @@ def difference_figure(comparison: Comparison, *, view: View | None = None, title
     from matplotlib.figure import Figure
 
     refuse_undrawable(comparison.first.plan)
-    view = view or densest_view(comparison.first)
+    view = view or common_view(comparison)
     plane = len(view.columns) == 2
     figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
     tested = f"both are samples of one population: p = {comparison.p_value():.2g}"
@@ -459,8 +498,12 @@ def _draw_planes(
     if exact is None:
         released = _heat_map(axes[0], answer.value, release.plan, view, "released density" + where)
         released.set_norm(_scale(answer.value.min(), answer.value.max()))
-        _contours(axes[0], answer.value, points, view)
+        _contours(axes[0], answer, points, view)
         figure.colorbar(released, ax=axes[0], label=label)
+        if np.isnan(answer.std_error).all():
+            axes[1].set_axis_off()
+            axes[1].text(0.5, 0.5, _NO_ERROR, ha="center", va="center", transform=axes[1].transAxes)
+            return
         low, high = answer.interval(_CONFIDENCE)
         margin = (high - low) / 2
         doubt = _heat_map(axes[1], margin, release.plan, view, "half width of the 95 % interval" + where)
@@ -475,10 +518,12 @@ def _draw_planes(
     figure.colorbar(second, ax=list(axes), label=label)
 
 
-def _contours(axis: "Axes", values: Floats, points: Floats, view: View) -> None:
-    """Lines of equal density, evenly between 0 and the highest."""
+def _contours(axis: "Axes", answer: Answer, points: Floats, view: View) -> None:
+    """Lines of equal density, evenly between 0 and the highest, where that is more than two standard errors."""
+    values = answer.value
     levels = values.max() * np.arange(1, _CONTOURS + 1) / (_CONTOURS + 1)
-    if levels[0] > 0.0:
+    levels = levels[levels > 2.0 * answer.std_error.max()]
+    if len(levels):
         x, y = (np.unique(points[:, column]) for column in view.columns)
         axis.contour(x, y, values.reshape(len(y), len(x)), levels=levels, colors="white", linewidths=0.7, alpha=0.7)
 
@@ -518,8 +563,11 @@ def _draw_line(axis: "Axes", release: Queryable, exact: Density | None, view: Vi
     along = points[:, column]
     answer = release.density(points)
     low, high = answer.interval(_CONFIDENCE)
-    axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
-    axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label=f"released ({_promise(release)})")
+    known = not np.isnan(answer.std_error).all()
+    if known:
+        axis.fill_between(along, low, high, color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+    label = f"released ({_promise(release)}){'' if known else ', ' + _NO_ERROR}"
+    axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label=label)
     if exact is not None:
         axis.plot(along, exact(points), color=_ink(), linewidth=1.4, linestyle=(0, (5, 2)), label="exact")
     axis.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
@@ -527,7 +575,8 @@ def _draw_line(axis: "Axes", release: Queryable, exact: Density | None, view: Vi
     axis.set_xlabel(_axis_label(release.plan, column))
     axis.set_ylabel("density")
     held = _held_text(release.plan, view, without=(column,))
-    axis.set_title("along the dashed line: " + held if held else "density", fontsize=11)
+    chosen = ", chosen for its high answer, which is likely too high" if view.is_highest else ""
+    axis.set_title(f"along the dashed line: {held}{chosen}" if held else "density", fontsize=11)
     axis.legend(loc="best", frameon=False)
 
 

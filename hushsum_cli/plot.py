@@ -81,12 +81,15 @@ def plot(
             if not of_density:
                 figure = plots.release_figure(release, kind=kind, columns=chosen, dark=dark)
             else:
-                view = _view(plan, plots.densest_view(release, chosen or [0, 1][: plan.vectors.dim]), held)
+                cut = chosen or [0, 1][: plan.vectors.dim]
                 if other_file is None:
+                    view = _view(plan, plots.densest_view(release, cut), held)
                     figure = plots.density_figure(release, view=view)
                 else:
+                    compared = release.compare(load(other_file))
+                    view = _view(plan, plots.common_view(compared, cut), held)
                     title = f"{release_file.name} minus {other_file.name}"
-                    figure = plots.difference_figure(release.compare(load(other_file)), view=view, title=title)
+                    figure = plots.difference_figure(compared, view=view, title=title)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--columns") from error
         try:
@@ -105,7 +108,7 @@ def _view(plan: "Plan", view: "View", held: tuple[str, ...]) -> "View":
             place[_column(plan, name, "--hold")] = float(value)
         except ValueError as error:
             raise click.BadParameter(f"{text!r}, expected COLUMN=NUMBER", param_hint="--hold") from error
-    return replace(view, held=tuple(place))
+    return replace(view, held=tuple(place), is_highest=view.is_highest and not held)
 
 
 def _column(plan: "Plan", text: str, option: str) -> int:
