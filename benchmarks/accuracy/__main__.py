@@ -4,12 +4,12 @@ Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_m
 ``accuracy_quantiles.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything,
 prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols
 alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other libraries, and all of them
-keep the rest of the page as it was.
+keep the rest of the page as it was. Where a file of ``../shared/data`` is missing, a stand-in is measured: the tables
+say so and are printed, and nothing is written but JSON where ``--out`` says.
 """
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,9 @@ from benchmarks.accuracy.draws import measure_draws
 from benchmarks.accuracy.modes import measure_modes
 from benchmarks.accuracy.shuffled import measure_shuffled
 from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
-from benchmarks.report import Row, write_json
+from benchmarks.accuracy.tables import matching
+from benchmarks.data_files import shown
+from benchmarks.report import Row, print_table, write_json
 from hushsum.families import warm_up
 
 TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
@@ -60,8 +62,8 @@ def main() -> None:
     if not options.page:
         for name in chosen:
             rows += _MEASURES[name](little=options.quick)
-        if not rows:
-            sys.exit("nothing was measured: there is no ../shared/data here")
+        if _print_stand_ins(rows, options.out):
+            return
         if options.quick and not options.out:
             print(pages.text(rows))
             return
@@ -69,6 +71,19 @@ def main() -> None:
     if options.page or (len(chosen) < len(_FILES) and not options.quick):
         rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
+
+
+def _print_stand_ins(rows: list[Row], out: Path | None) -> bool:
+    """If a stand-in was measured: prints the tables, which say so, in place of the page, which is about real data."""
+    marked = [{**row, "data": shown(str(row["data"]))} if "data" in row else row for row in rows]
+    if marked == rows:
+        return False
+    for part in dict.fromkeys(str(row["part"]) for row in marked):
+        print_table(f"{part}, with stand-ins: {TITLE}", matching(marked, part=part))
+    if out:
+        _save(out, marked)
+    print("\nThe page and the saved results are of real data: they were not changed.")
+    return True
 
 
 def _of(name: str, rows: list[Row]) -> list[Row]:

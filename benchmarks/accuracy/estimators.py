@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.curves import DELTAS, SMALL_DELTA
-from benchmarks.accuracy.data import columns, covtype_bounds, present, pulsar_bounds
+from benchmarks.accuracy.data import covtype_bounds, pulsar_bounds
+from benchmarks.data_files import AIRFOIL_LOWER, AIRFOIL_UPPER, columns
 from benchmarks.report import Row
 
 Floats = npt.NDArray[np.float64]
@@ -27,34 +28,29 @@ _BLOCK: Final = 2000
 _PEER_RECORDS: Final = 20_000
 _PEER_BANDWIDTHS: Final = (0.02, 0.05, 0.1)  # of columns that are 1 wide
 #: Public bounds of airfoil's columns: frequency, angle, chord, speed, thickness, sound pressure.
-_AIRFOIL: Final = ((0, 20_000), (0, 25), (0, 0.35), (0, 80), (0, 0.06), (100, 145))
+_AIRFOIL: Final = tuple(zip(AIRFOIL_LOWER, AIRFOIL_UPPER, strict=True))
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """One row a data set, estimator and δ; data sets whose file is not there are left out."""
+    """One row a data set, estimator and δ."""
     rows: list[Row] = []
     bounds: Bounds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of records that are clipped
-        for name, file, bounds in (
-            ("skin", "skin.parquet", [(0.0, 255.0)] * 3),
-            ("htru2", "htru2.parquet", pulsar_bounds()),
-            ("covtype, 10 columns, 2 labels", "covtype_100k.parquet", covtype_bounds(10)),
+        for name, bounds in (
+            ("skin", [(0.0, 255.0)] * 3),
+            ("htru2", pulsar_bounds()),
+            ("covtype, 10 columns, 2 labels", covtype_bounds(10)),
         ):
-            if present(name, file):
-                values = columns(file)
-                X, y = values[:, : len(bounds)], values[:, -1]
-                some = np.isin(y, _commonest(y, 2))
-                rows += _classes(name, X[some], y[some], bounds, quick=quick)
-                print(f"classes of {name} measured", flush=True)
-        for name, file, bounds in (
-            ("htru2", "htru2.parquet", pulsar_bounds()),
-            ("skin", "skin.parquet", [(0.0, 255.0)] * 3),
-        ):
-            if present(name, file):
-                values = columns(file)
-                rows += _outliers(name, values[:, : len(bounds)], values[:, -1] == 1, bounds, quick=quick)
-                print(f"outliers of {name} measured", flush=True)
+            values = columns(name.split(",")[0])
+            X, y = values[:, : len(bounds)], values[:, -1]
+            some = np.isin(y, _commonest(y, 2))
+            rows += _classes(name, X[some], y[some], bounds, quick=quick)
+            print(f"classes of {name} measured", flush=True)
+        for name, bounds in (("htru2", pulsar_bounds()), ("skin", [(0.0, 255.0)] * 3)):
+            values = columns(name)
+            rows += _outliers(name, values[:, : len(bounds)], values[:, -1] == 1, bounds, quick=quick)
+            print(f"outliers of {name} measured", flush=True)
         for name, records, bounds in _regressions():
             rows += _regression(name, records, bounds, quick=quick)
             print(f"linear model of {name} measured", flush=True)
@@ -139,15 +135,13 @@ def _outliers(name: str, X: Floats, is_outlier: npt.NDArray[np.bool_], bounds: B
 
 
 def _regressions() -> Iterator[tuple[str, Floats, Bounds]]:
-    if present("airfoil", "airfoil.parquet"):
-        records = columns("airfoil.parquet")[:, :6]
-        yield "airfoil, documented bounds", records, _AIRFOIL
-        yield "airfoil, standardised", *_standardised(records)
-    if present("naval", "naval.parquet"):
-        records = columns("naval.parquet")[:, :17]
-        changing = records[:, np.ptp(records, axis=0) > 0]
-        _, distinct = np.unique(changing, axis=1, return_index=True)
-        yield "naval, standardised", *_standardised(changing[:, np.sort(distinct)])
+    records = columns("airfoil")[:, :6]
+    yield "airfoil, documented bounds", records, _AIRFOIL
+    yield "airfoil, standardised", *_standardised(records)
+    records = columns("naval")[:, :17]
+    changing = records[:, np.ptp(records, axis=0) > 0]
+    _, distinct = np.unique(changing, axis=1, return_index=True)
+    yield "naval, standardised", *_standardised(changing[:, np.sort(distinct)])
 
 
 def _standardised(records: Floats) -> tuple[Floats, Bounds]:
