@@ -251,13 +251,13 @@ def time_in_ms(time: int | datetime) -> int:
 
 
 def counters_of(plan: Plan, deltas: Iterable[bytes]) -> tuple[Int64s, Int64s]:
-    """(counters (D,), count counters (classes,)) of packed deltas; zeros where there are none.
+    """(counters (D,), count counters (classes,) or (0,)) of packed deltas; zeros where there are none.
 
     D is the number of counters of all classes together. The count counters are records × ``count_scale``. What is
     beyond int64 wraps around, as the sum of the cohort does: no record decides whether the others count.
     """
     counters = np.zeros(plan.counters_shape, dtype=np.int64)
-    counts = np.zeros(plan.counters_shape[0], dtype=np.int64)
+    counts = np.zeros(plan.count_counters, dtype=np.int64)
     with np.errstate(over="ignore"):
         for data in deltas:
             apply(unpack_at_home(data, plan), counters, counts, plan.privacy.mechanism.count_scale)

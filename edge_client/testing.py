@@ -118,7 +118,7 @@ class MemoryService:
             DeltaError: The plan has another mode, in which no service receives exact deltas.
         """
         plan = self.plan
-        counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+        counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
         for data in self._counted.values():
             apply(Delta.unpack(data, plan), counters, counts, plan.privacy.mechanism.count_scale)
         return Sketch.of_counters(plan, counters, counts)

@@ -200,7 +200,9 @@ def digest(data: bytes) -> bytes:
 
 
 def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], count_scale: int) -> None:
-    """Adds an unpacked delta to counters (classes, shape...) and count counters (classes,), in place.
+    """Adds an unpacked delta to counters (classes, shape...) and count counters, in place.
+
+    Count counters are (classes,); with a ``count_scale`` of 0 there are none.
 
     The count counter is set here from the declared records, and never taken from the delta.
     """
@@ -208,7 +210,8 @@ def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.
     for run in delta.runs:
         flat = counters[run.class_index].reshape(-1)
         flat[run.increments.indices] += run.increments.values
-        counts[run.class_index] += run.records * count_scale
+        if count_scale:
+            counts[run.class_index] += run.records * count_scale
 
 
 def pack_header(plan_id: bytes, id: DeltaId, window: int) -> bytes:

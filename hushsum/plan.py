@@ -123,7 +123,7 @@ class Plan:
 
         def promised(family: Family) -> PrivacySpec:
             privacy = top.table("privacy")
-            return PrivacySpec.from_table(privacy, family.sensitivity, schedule.min_clients, size, space)
+            return PrivacySpec.from_table(privacy, family.sensitivity, schedule.min_clients, size, space, family)
 
         family, promise = _least_noise(families, promised) if len(families) > 1 else (family, promised(family))
         promise.check_window(schedule)
@@ -310,6 +310,11 @@ class Plan:
     def counters_shape(self) -> tuple[int, ...]:
         """(classes, *shape of one class's counters); without classes there is one. Of reports (1, R, outputs)."""
         return self.sizes.counters_shape
+
+    @property
+    def count_counters(self) -> int:
+        """Count counters of a sketch: one for each class, or none where the sums of rows tell the number of records."""
+        return self.counters_shape[0] if self.privacy.mechanism.count_scale else 0
 
     @cached_property
     def guarantee(self) -> Guarantee:

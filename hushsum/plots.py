@@ -482,7 +482,7 @@ def _draw_planes(
         figure.colorbar(released, ax=axes[0], label=label)
         low, high = answer.interval(_CONFIDENCE)
         doubt = _heat_map(axes[1], (high - low) / 2, release.plan, view, "half width of the 95 % interval" + where)
-        doubt.set_clim(vmin=0.0)  # from the least on, equal errors would look unequal
+        doubt.set_clim(vmin=0.0)  # from the least to the most, nearly equal widths would look different
         figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
         return
     truth = exact(points)

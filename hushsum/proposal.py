@@ -1,8 +1,8 @@
 """A plan from public bounds and a few answers: family, kernel, bandwidth, rows and buckets. No data is read here.
 
 What is measured on real data in docs/accuracy.md decides; what depends on how records lie is decided for records that
-lie as plainly as can be: normal about the middle of the bounds, six standard deviations wide. From the same arguments
-comes the same plan.
+lie as plainly as can be: normal about the middle of the bounds, which are six standard deviations wide, or sixteen
+where places are compared (outliers and classes of 3 columns and more). From the same arguments comes the same plan.
 """
 
 import json
@@ -59,23 +59,33 @@ WHY_BOUNDS: Final = (
 RECORDS: Final = 100_000
 
 _DEVIATIONS: Final = 6  # of the assumed records, from one bound to the other
+_DEVIATIONS_LOCAL: Final = 16  # where a kernel that is too wide finds no difference between places
+_LOCAL: Final = frozenset({OUTLIERS, CLASSES})
 _SEED: Final = 22
 _ASSUMED: Final = (512, 64)  # records, queries
 _MEAN_KERNEL: Final = 0.03  # that of the data sets of docs/accuracy.md is 0.012 to 0.086
 _MEAN_KERNEL_MAX: Final = 0.2
 _ANSWER: Final = 200  # ε times a typical answer, in records, below which a wider kernel is proposed
 _SOBOL_DIM: Final = 20  # up to which Sobol rows were seen to err less than independent ones
-_LAPLACIAN_DIM: Final = 10  # beyond, a kernel of any use is wider than the columns
+_SOBOL_ROWS: Final = 64  # in 8 sets: sets of fewer than 8 rows were no better for classes
+_LAPLACIAN_SHARE: Final = 0.1  # of the wanted mean kernel, which a bandwidth as wide as the columns must leave
 _HERMITE_DIM: Final = 2  # in 3 dimensions the bound on its bias exceeds the error of hashed rows
+_HERMITE_DIM_LOCAL: Final = 3  # the order of the answers counts there, not their intervals
+_ORDER_LOCAL: Final = 1  # in 3 dimensions: a count for each cell, which has the least noise
 _ORDERS: Final = ((2000, 6), (300, 4), (0, 3))  # from so large an ε times an answer on
 _ROWS: Final = (16, 1024)
+_ROW_ANSWER: Final = 2  # ε times an answer for each row
+_ROW_ANSWER_CLASSES: Final = 32  # classes have the same hash functions: much of their error is common to all
 _BUCKETS: Final = 1024  # RACE, section 6
+_BUCKETS_CLASSES: Final = 8192  # with few rows there is room for them, and fewer records collide
 _NOISED_SIZES: Final = {"rows": 800, "buckets": 128}  # every client sends all counters
 _REPORT_ROWS: Final = 4000  # each report names one row: more of them cost memory alone
 _COUNTERS_MAX: Final = 2**25  # 256 MiB, of which a plan would be warned
 _NOISED_COUNTERS: Final = 2**17
 _CELL_RECORDS: Final = 15  # ε times the records in a cell, on average: noise of a tenth of them
 _AXIS_CELLS_MAX: Final = 100
+_FINE_CELLS: Final = (4096, 2048, 1024, 512)  # of a single column, in levels down to 16 cells: for ranges and quantiles
+_COARSEST_CELLS: Final = 16
 _REGRESSION_ROWS: Final = 96  # about 100 rows are the best at ε = 1 (hushsum.estimators)
 _MEAN_LOSS: Final = 0.15  # of power 4: that of a model that fits is 0.125
 _NOISED_DELTA: Final = Fraction(1, 10**6)
@@ -151,6 +161,7 @@ def propose(  # noqa: PLR0913 -- one argument a question
     clients: int | None = None,
     classes: Sequence[str] = (),
     target: str | None = None,
+    bandwidth: object = None,
     name: str = "data",
 ) -> Proposal:
     """The plan that is likely to answer a question best: from public bounds and what is said here alone.
@@ -169,6 +180,9 @@ def propose(  # noqa: PLR0913 -- one argument a question
         clients: Expected in a window, for ``trust`` of ``secure``: cohorts are no larger.
         classes: All labels that records may have.
         target: For ``regression`` the column to predict; None: the last.
+        bandwidth: Of the kernel, as a share of the width of the bounds, from public knowledge: 0.05 if records that
+            differ by a twentieth of a column's range are alike. None: from the number of records and of columns. Not
+            for ``histogram`` and ``regression``, which have no kernel.
         name: Of the plan.
 
     Raises:
@@ -184,6 +198,8 @@ def propose(  # noqa: PLR0913 -- one argument a question
         names, pairs = _target_last(names, pairs, target)
     elif target is not None:
         raise ValueError(f"target: allowed only with question {REGRESSION!r}, got {question!r}")
+    if bandwidth is not None and question in {HISTOGRAM, REGRESSION}:
+        raise ValueError(f"bandwidth: not supported with question {question!r}, which has no kernel")
     epsilon, total = _real("privacy.epsilon", epsilon), _real("privacy.total_epsilon", total_epsilon)
     privacy, why = _privacy(epsilon, total, trust, delta, total_delta, records_per_client, clients)
     _check_privacy(privacy)
@@ -197,6 +213,7 @@ def propose(  # noqa: PLR0913 -- one argument a question
         classes=max(1, len(classes)),
         pairs=tuple(pairs),
         names=tuple(names),
+        bandwidth=None if bandwidth is None else _share(bandwidth),
     )
     sketch, reasons, density = chosen.sketch()
     record: dict[str, object] = {"kind": "vector", "dim": len(pairs)}
@@ -267,6 +284,7 @@ class _Choice:
     classes: int
     pairs: tuple[tuple[Fraction, Fraction], ...]
     names: tuple[str, ...]
+    bandwidth: Fraction | None
 
     @property
     def dim(self) -> int:
@@ -301,59 +319,89 @@ class _Choice:
         wanted = min(_MEAN_KERNEL_MAX, max(_MEAN_KERNEL, _ANSWER / (self.strength * self.records)))
         keys, reasons = self._scaled()
         unit = Fraction(1) if keys else self.widths[0]
-        kernel, family = self._kernel()
-        share, density = _bandwidth(kernel, self.dim, wanted)
+        kernel, family = self._kernel(wanted)
+        if self.bandwidth is None:
+            share, density = _bandwidth(kernel, self.dim, wanted, self._deviations)
+        else:
+            share, density = self.bandwidth, _mean_kernel(kernel, self.dim, self._deviations)(float(self.bandwidth))
         near = self.strength * self.records * density
         sketch: dict[str, object] = {"family": family, "kernel": kernel, "bandwidth": _rounded(unit * share)}
         why = {
             "sketch.family": self._why(family, kernel),
             "sketch.bandwidth": f"how far near is: with it about {100 * density:.2g} % of the records are near a "
-            "typical point, if they spread over the bounds",
+            f"typical point, if the bounds are {self._deviations} of their standard deviations wide",
         }
         if family == "hermite":
-            sketch["order"] = next(order for least, order in _ORDERS if near >= least)
+            orders = _ORDERS if self.dim <= _HERMITE_DIM else ((0, _ORDER_LOCAL),)
+            sketch["order"] = next(order for least, order in orders if near >= least)
             why["sketch.order"] = "a higher order has less bias and more noise"
             sketch["weights"] = "auto"
             why["sketch.weights"] = "how finely each moment is stored: auto takes what has the least noise"
         else:
             sketch |= self._sizes(near)
-            sketch["draws"] = "sobol" if self.dim <= _SOBOL_DIM else "independent"
+            is_sobol = self.dim <= _SOBOL_DIM and (self.question != CLASSES or int(str(sketch["rows"])) >= _SOBOL_ROWS)
+            sketch["draws"] = "sobol" if is_sobol else "independent"
             why["sketch.rows"] = (
                 "more rows reduce the hashing error; with delta = 0 the noise grows with their square root"
             )
             why["sketch.buckets"] = "counters a row"
-            why["sketch.draws"] = "how rows are drawn: Sobol points reduce the error, up to 20 columns"
+            why["sketch.draws"] = (
+                "how rows are drawn: Sobol points reduce the error, up to 20 columns"
+                if is_sobol or self.dim > _SOBOL_DIM
+                else f"how rows are drawn: Sobol points reduce the error of {_SOBOL_ROWS} rows and more"
+            )
         return sketch | keys, why | reasons, density
 
-    def _kernel(self) -> tuple[str, str]:
-        if self.dim <= _HERMITE_DIM and self.trust != REPORT:
+    @property
+    def _deviations(self) -> int:
+        """How many standard deviations of the assumed records the bounds are wide."""
+        return _DEVIATIONS_LOCAL if self.question in _LOCAL and self.dim > _HERMITE_DIM else _DEVIATIONS
+
+    def _kernel(self, wanted: float) -> tuple[str, str]:
+        """Kernel and family. The euclidean kernel falls with 1 over the distance: distant records drown near ones."""
+        is_local = self.question in _LOCAL
+        most = _HERMITE_DIM_LOCAL if is_local else _HERMITE_DIM
+        if self.dim <= most and self.trust != REPORT and self._cells_fit():
             return "gaussian", "hermite"
-        outliers = self.question == OUTLIERS and self.dim <= _LAPLACIAN_DIM
-        return ("laplacian" if outliers else "euclidean"), "hashed"
+        if is_local and _mean_kernel("laplacian", self.dim, self._deviations)(1.0) >= _LAPLACIAN_SHARE * wanted:
+            return "laplacian", "hashed"
+        return "euclidean", "hashed"
+
+    def _cells_fit(self) -> bool:
+        """Whether the counters of the fast Gauss transform are not too many for a bandwidth that was given."""
+        if self.bandwidth is None:
+            return True
+        order = _ORDERS[0][1] if self.dim <= _HERMITE_DIM else _ORDER_LOCAL
+        counters: int = self.classes * ((math.ceil(1 / self.bandwidth) + 1) * order) ** self.dim
+        return counters <= (_NOISED_COUNTERS if self.noised else _COUNTERS_MAX)
 
     def _why(self, family: str, kernel: str) -> str:
         if family == "hermite":
+            if self.dim > _HERMITE_DIM:
+                return "the fast Gauss transform: in 3 dimensions it compares places with the least noise"
             return "the fast Gauss transform: the most accurate in 1 and 2 dimensions"
         if kernel == "laplacian":
             return "locality-sensitive hashing; the laplacian kernel decays fast, so that distant records do not count"
         return "locality-sensitive hashing, for vectors of any dimension"
 
     def _sizes(self, near: float) -> dict[str, object]:
-        """Rows and buckets: half of ε times an answer was the best number of rows, by powers of two."""
+        """Rows and buckets: ε times an answer over 2 was the best number of rows, for classes over 32; powers of 2."""
         if self.trust == REPORT:
             ratio = Fraction(math.exp(min(self.strength, 20.0)))
             return {"rows": _REPORT_ROWS, "buckets": best_width(ratio, self.classes)}
         if self.noised:
             return dict(_NOISED_SIZES)
         least, most = _ROWS
-        rows = most if self.concentrated else 1 << int(math.log2(min(most, max(least, near / 2))))
-        buckets = _BUCKETS
+        is_classes = self.question == CLASSES
+        each = _ROW_ANSWER_CLASSES if is_classes else _ROW_ANSWER
+        rows = most if self.concentrated else 1 << int(math.log2(min(most, max(least, near / each))))
+        buckets = _BUCKETS_CLASSES if is_classes and not self.concentrated else _BUCKETS
         while rows * buckets * self.classes > _COUNTERS_MAX:
             rows, buckets = (rows, buckets // 2) if buckets > 128 else (rows // 2, buckets)
         return {"rows": rows, "buckets": buckets}
 
     def _histogram(self) -> tuple[dict[str, object], dict[str, str], float]:
-        """A grid with a counter for each cell."""
+        """A grid with a counter for each cell, whose noise is a tenth of its records on average, or less."""
         most = min(_NOISED_COUNTERS if self.noised else _COUNTERS_MAX, 2**24) // self.classes
         wanted = min(float(most), max(2.0**self.dim, self.strength * self.records / _CELL_RECORDS))
         cells = min(_AXIS_CELLS_MAX, math.floor(wanted ** (1 / self.dim) + 1e-9))
@@ -362,6 +410,12 @@ class _Choice:
                 f"question: a histogram of {self.dim} columns has at least 2^{self.dim} cells, at most {most:,} fit; "
                 f"take fewer columns, or the question {DENSITY!r}"
             )
+        levels = 1
+        for fine in _FINE_CELLS if self.dim == 1 and self.trust == CENTRAL else ():
+            depth = (fine // _COARSEST_CELLS).bit_length()
+            if wanted >= fine * depth:  # each level has its share of ε, so that the noise is that many times larger
+                cells, levels = fine, depth
+                break
         keys, reasons = self._scaled()
         side = _exactly(Fraction(1) if keys else self.widths[0], cells)
         probe = {"family": "partition", "bandwidth": side, "rows": 1, "buckets": 2, **keys}
@@ -377,6 +431,11 @@ class _Choice:
             "sketch.buckets": "one for each cell: with fewer, cells would share counters",
         }
         sketch = {"family": "partition", "cells": "grid", "bandwidth": side, "rows": 1, "buckets": buckets, **keys}
+        if levels > 1:
+            sketch["levels"] = levels
+            reasons["sketch.levels"] = (
+                "cells of 1, 2, 4, ... sides: a range is a few of them, so that ranges and quantiles err less"
+            )
         return sketch, reasons, min(0.5, 1 / math.prod(counts))
 
     def _regression(self) -> tuple[dict[str, object], dict[str, str], float]:
@@ -493,19 +552,25 @@ def _delta(delta: object, trust: str) -> Fraction:
     return _real("privacy.delta", delta)
 
 
-def _bandwidth(kernel: str, dim: int, wanted: float) -> tuple[Fraction, float]:
+def _bandwidth(kernel: str, dim: int, wanted: float, deviations: int) -> tuple[Fraction, float]:
     """The bandwidth of columns 1 wide with the wanted mean kernel, at most 1 and of two digits; and the mean kernel."""
-    n, m = _ASSUMED
-    normals = PublicStream(PublicSeed(_SEED), "proposal").normal((n + m) * dim).reshape(n + m, dim)
-    points = np.clip(0.5 + normals / _DEVIATIONS, 0.0, 1.0)
-    measure = kernels.manhattan_distances if kernel == "laplacian" else kernels.euclidean_distances
-    distances, of = measure(points[:n], points[n:]), _KERNELS[kernel]
+    mean = _mean_kernel(kernel, dim, deviations)
     low, high = -12.0, 0.0
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (low, middle) if float(of(distances, 2.0**middle).mean()) >= wanted else (middle, high)
+        low, high = (low, middle) if mean(2.0**middle) >= wanted else (middle, high)
     found = Fraction(Context(prec=2, rounding=ROUND_UP).create_decimal(Decimal(2.0**high)))
-    return found, float(of(distances, float(found)).mean())
+    return found, mean(float(found))
+
+
+def _mean_kernel(kernel: str, dim: int, deviations: int) -> Callable[[float], float]:
+    """From a bandwidth of columns 1 wide, which are so many standard deviations, to the mean kernel."""
+    n, m = _ASSUMED
+    normals = PublicStream(PublicSeed(_SEED), "proposal").normal((n + m) * dim).reshape(n + m, dim)
+    points = np.clip(0.5 + normals / deviations, 0.0, 1.0)
+    measure = kernels.manhattan_distances if kernel == "laplacian" else kernels.euclidean_distances
+    distances, of = measure(points[:n], points[n:]), _KERNELS[kernel]
+    return lambda bandwidth: float(of(distances, bandwidth).mean())
 
 
 _KERNELS: Final[Mapping[str, Callable[[Floats, float], Floats]]] = {
@@ -537,6 +602,13 @@ def _rounded(value: Fraction) -> Fraction:
 def _down(value: Fraction) -> Fraction:
     """To four digits, towards 0: a column is never made wider than it should be."""
     return Fraction(Context(prec=4, rounding=ROUND_DOWN).divide(Decimal(value.numerator), Decimal(value.denominator)))
+
+
+def _share(bandwidth: object) -> Fraction:
+    share = _real("bandwidth", bandwidth)
+    if not 0 < share <= 1:
+        raise ValueError(f"bandwidth: got {bandwidth!r}, expected a share of the bounds' width, above 0 and at most 1")
+    return share
 
 
 def _real(key: str, value: object) -> Fraction:

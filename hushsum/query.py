@@ -81,7 +81,7 @@ class ClassSums:
     Args:
         plan: Of the counters.
         counters: (classes, shape...) int64, noised. They must not change afterwards.
-        counts: (classes,) int64, noised count counters; None: cells are consistent among themselves alone.
+        counts: Noised count counters; None, or of a plan without: cells are consistent among themselves alone.
         submissions: See :func:`noise_variance`.
     """
 
@@ -108,7 +108,7 @@ class ClassSums:
         key, scale = (classes.start, classes.stop), self._plan.privacy.mechanism.count_scale
         if key not in self._estimates:
             variance = (classes.stop - classes.start) * noise_variance(self._plan, self._submissions)
-            count = None if self._counts is None else (float(self._counts[classes].sum()) / scale, scale)
+            count = (float(self._counts[classes].sum()) / scale, scale) if self._counts is not None and scale else None
             self._estimates[key] = family.estimates(self.of(classes), noise_variance=variance, count=count)
         return self._estimates[key]
 
@@ -125,7 +125,7 @@ def prepare(
     Args:
         plan: Of the release.
         counters: (classes, shape...) int64, noised; of reports (1, R, outputs).
-        counts: (classes,) int64: the cells of a partition are then consistent with the number of records, too.
+        counts: Count counters: the cells of a partition are then consistent with the number of records, too.
         submissions: Of a secure sum or of silos, see :func:`noise_variance`.
     """
     return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(plan, counters, counts, submissions)
@@ -196,14 +196,21 @@ def count(
     """The noisy number of records: unbiased, and maybe below 0.
 
     It is that of the count counters (classes,), or with ``counters`` of a partition that of its cells and the counter
-    together, where that is better. Of reports it is exact, and that of one class is estimated from their counters,
-    which are read for that alone.
+    together, where that is better. Of a plan without count counters it is that of the sums of the rows of ``counters``.
+    Of reports it is exact, and that of one class is estimated from their counters, which are read for that alone.
+
+    Raises:
+        GuaranteeError: ``counters`` are missing, and no count counter tells it.
     """
     if _of_reports(plan):
         return estimation.count(plan, counts) if label is None else estimation.count_of(plan, _given(counters), label)
     if (cells := _cells(plan, counts, label, counters, prepared)) is not None:
         return cells.total
-    return float(counts[classes_of(plan, label)].sum()) / plan.privacy.mechanism.count_scale
+    chosen, scale = classes_of(plan, label), plan.privacy.mechanism.count_scale
+    if not scale:
+        sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, _given(counters))
+        return plan.family.records_in(sums.of(chosen))
+    return float(counts[chosen].sum()) / scale
 
 
 def count_std_error(
@@ -212,16 +219,18 @@ def count_std_error(
     """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, see :func:`noise_variance`).
 
     With ``counters`` it is that of the count with them; their values tell it of reports alone, where it is 0 but for
-    one class.
+    one class. Of a plan without count counters it is the same without them.
     """
     if _of_reports(plan):
         return 0.0 if label is None else estimation.count_std_error(plan, _given(counters), label=label)
-    counts = np.zeros(plan.counters_shape[0], np.int64)  # whose values tell no variance
+    chosen, scale = classes_of(plan, label), plan.privacy.mechanism.count_scale
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
+    if not scale:
+        return math.sqrt(variance * plan.family.record_rows.count)
+    counts = np.zeros(plan.count_counters, np.int64)  # whose values tell no variance
     if (cells := _cells(plan, counts, label, counters, None, submissions)) is not None:
         return math.sqrt(cells.total_variance)
-    chosen = classes_of(plan, label)
-    variance = noise_variance(plan, submissions)
-    return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
+    return math.sqrt(variance) / scale
 
 
 def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
@@ -238,6 +247,8 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
+    Where the sums of rows tell the number of records, both parts share noise, which is counted, but with ``groups``:
+    there it may be too much.
     """
     if _of_reports(plan):
         return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
@@ -246,7 +257,9 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     if groups is None and estimates is not None and (shares := estimates.shares(queries)) is not None:
         return shares
     if estimates is None or (cells := estimates.cells) is None:
-        n, of_n = count(plan, counts, label=label), count_std_error(plan, label=label, submissions=submissions)
+        of_n = count_std_error(plan, label=label, submissions=submissions)
+        of_rows = None if plan.privacy.mechanism.count_scale else counters
+        n = count(plan, counts, label=label, counters=of_rows, prepared=prepared)
     else:
         n, of_n = cells.total, math.sqrt(cells.total_variance)
     records = max(n, 1.0)
@@ -254,6 +267,11 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
         plan, counters, queries, label=label, groups=groups, submissions=submissions, prepared=prepared
     ).over(records)
     std_error = np.hypot(answer.std_error, answer.value * (of_n / records))
+    if not plan.privacy.mechanism.count_scale and groups is None:
+        chosen = classes_of(plan, label)
+        noise = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
+        shared = answer.value * (2.0 * plan.family.records_covariance(noise) / records**2)
+        std_error = np.sqrt(np.maximum(np.square(std_error) - shared, 0.0))
     return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
 
 
@@ -328,5 +346,8 @@ def _of_reports(plan: Plan) -> bool:
 
 def _given(counters: Counters | None) -> Counters:
     if counters is None:
-        raise GuaranteeError("the number of records of one class of a plan of reports requires their counters")
+        raise GuaranteeError(
+            "the number of records of a plan without count counters, or of one class of a plan of reports, requires "
+            "their counters"
+        )
     return counters

@@ -63,7 +63,7 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
     Args:
         plan: Its plan.
         header: What it says of itself.
-        values: (counters + classes,) int64: the noised counters, flat, then the noised count counters.
+        values: (counters + count counters,) int64: the noised counters, flat, then the noised count counters, if any.
     """
     item_bytes = _item_bytes(values)
     fields: dict[str, object] = {
@@ -115,7 +115,7 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     if header.shape != plan.counters_shape:
         raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
     check_header(plan, header)
-    return plan, header, _values(body[at:], size + plan.counters_shape[0], item_bytes)
+    return plan, header, _values(body[at:], size + plan.count_counters, item_bytes)
 
 
 def _header(table: Table) -> tuple[Header, int]:

@@ -41,13 +41,13 @@ class Sketch:
     Attributes:
         counters: int64, (classes, shape of the family...).
         counts: int64, (classes,): the count counter of each class, its number of records times the mechanism's
-            ``count_scale``.
+            ``count_scale``; (0,) where that is 0.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.counters: Counters = np.zeros(plan.counters_shape, np.int64)
-        self.counts: Counters = np.zeros(plan.counters_shape[0], np.int64)
+        self.counts: Counters = np.zeros(plan.count_counters, np.int64)
         self._contributions: Counter[ClientId] = Counter()
         # Which additions are in here: a random name for each sketch that was ever added to, and how often it was.
         self._parts: dict[bytes, int] = {}
@@ -56,8 +56,10 @@ class Sketch:
     @classmethod
     def of_counters(cls, plan: Plan, counters: Counters, counts: Counters) -> Self:
         """A sketch of counters that were folded elsewhere; the arrays are kept, not copied."""
-        if counters.shape != plan.counters_shape or counts.shape != counters.shape[:1]:
+        if counters.shape != plan.counters_shape:
             raise MergeError(f"counters of shape {counters.shape}, expected {plan.counters_shape}")
+        if counts.shape != (plan.count_counters,):
+            raise MergeError(f"count counters of shape {counts.shape}, expected ({plan.count_counters},)")
         if counters.dtype != np.int64 or counts.dtype != np.int64:
             raise MergeError(f"counters of type {counters.dtype} and {counts.dtype}, expected int64")
         sketch = cls(plan)
@@ -68,7 +70,19 @@ class Sketch:
     @property
     def records(self) -> int:
         """The exact number of records."""
-        return int(self.counts.sum()) // self.plan.privacy.mechanism.count_scale
+        return int(self.class_records.sum())
+
+    @property
+    def class_records(self) -> Counters:
+        """(classes,) int64: the exact number of records of each class."""
+        if scale := self.plan.privacy.mechanism.count_scale:
+            return self.counts // scale
+        return np.array([round(self.plan.family.records_in(counters)) for counters in self.counters], np.int64)
+
+    def under(self, plan: Plan) -> "Sketch":
+        """The same counters under another plan of the same sketch, whose count counters may have another multiplier."""
+        counts = (self.class_records * plan.privacy.mechanism.count_scale)[: plan.count_counters]
+        return Sketch.of_counters(plan, self.counters, counts)
 
     def add(
         self,
@@ -131,7 +145,8 @@ class Sketch:
         for index, counters in added.items():
             self.counters[index] += counters
         self.counters[np.unravel_index(sparse.indices, self.counters.shape)] += sparse.values
-        self.counts += np.bincount(numbers, minlength=len(self.counts)) * self.plan.privacy.mechanism.count_scale
+        if scale := self.plan.privacy.mechanism.count_scale:
+            self.counts += np.bincount(numbers, minlength=len(self.counts)) * scale
         return self
 
     def _hashed(self, accepted: Records, numbers: Counters) -> tuple[dict[int, Counters], Increments]:

@@ -161,6 +161,7 @@ def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") 
         *secure_text.of_plan(made),
         *local_text.of_plan(made),
         ("noise", _noise(made)),
+        *_count(made),
         *_clients(made),
         ("budget", _budget(made)),
         ("ledger", _charge(made)),
@@ -193,7 +194,7 @@ def _sizes(made: "Plan") -> _Sizes:
     from hushsum.delta_sizes import DeltaSizes
 
     shape = made.counters_shape
-    counters = prod(shape) + shape[0]  # each class counts its records, too
+    counters = prod(shape) + made.count_counters
     one = DeltaSizes(made.family, shape[0], records_per_client=1)
     return _Sizes(counters, 8 * counters, one.bytes_max, made.delta_bytes_max)
 
@@ -283,6 +284,17 @@ def _noise(made: "Plan") -> str:
     if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
         answer = f"{answer} at the worst query"
     return f"{_mechanism(made)}: ± {_noise_of(made):,.4g} records per {answer}"
+
+
+def _count(made: "Plan") -> Iterator[tuple[str, str]]:
+    """How well the number of records is known, where no counter of its own tells it."""
+    from hushsum.query import count_std_error
+
+    if made.count_counters:
+        return
+    each = " per client" if made.privacy.is_silo else ""
+    error = count_std_error(made, submissions=1 if made.privacy.is_silo else None)
+    yield "count", f"no count counter: the sums of rows tell the number of records, ± {error:,.4g}{each}"
 
 
 def _mechanism(made: "Plan") -> str:

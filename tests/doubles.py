@@ -184,6 +184,7 @@ class StoredFold:
 
     state: FoldState
     size: int  # counters of a class
+    classes: int = 1  # where no count counters tell it
     verdicts: list[Verdict] = field(default_factory=list)
     sums: dict[int, WindowSum] = field(default_factory=dict)
 
@@ -196,7 +197,7 @@ class StoredFold:
             assert block.window > old.closed_through, "a sealed window has changed"
         for window, counts in change.counts.items():
             known = self.sums.get(window)
-            shape = (len(counts), self.size)
+            shape = (len(counts) or self.classes, self.size)
             counters = np.zeros(shape, np.int64) if known is None else known.counters
             self.sums[window] = WindowSum(counters, counts)
         for block in change.blocks:
@@ -286,7 +287,8 @@ class MemoryStore(Store):
             return
         self.plan, self.first, self.ledger = plan, first_window, Account(plan.limits)
         size = int(np.prod(plan.counters_shape[1:]))
-        self.folds = [StoredFold(FoldState(closed_through=first_window - 1), size) for _ in range(partitions)]
+        state, classes = FoldState(closed_through=first_window - 1), plan.counters_shape[0]
+        self.folds = [StoredFold(state, size, classes) for _ in range(partitions)]
 
     async def load_plan(self, plan_id: bytes) -> Plan | None:
         return self.plan if self.plan is not None and self.plan.id == plan_id else None

@@ -139,7 +139,7 @@ class Fold:
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
-        self._windows = OpenWindows(plan.counters_shape, state.windows)
+        self._windows = OpenWindows(plan.counters_shape, plan.count_counters, state.windows)
         self._window = self._windows.of
         self._seals: list[int] = []  # until the checkpoint that stores them
         self._streams = StreamTable(state.streams)

@@ -124,10 +124,11 @@ def _record(heads: Int64, row: int, slots: Int64, sequence: int, digest: int, wi
 @inlined
 def _add(ready: Int32, at: Number, end: Number, scale: Number, counters: Int64, counts: Int64, touched: Bools) -> None:
     """Adds the runs of a delta, and marks their blocks."""
-    size = len(counters) // len(counts)
+    size = len(counters) // len(touched)
     while at < end:
         number, records, length = np.int64(ready[at]), np.int64(ready[at + 1]), np.int64(ready[at + 2])
-        counts[number] += records * scale
+        if scale:  # else there are no count counters
+            counts[number] += records * scale
         base, edge, first, last = number * size, np.int64(0), at + 3, at + 3 + abs(length)
         if length >= 0:  # two loops: a choice inside of one halves its speed
             for k in range(first, last):

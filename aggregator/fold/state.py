@@ -18,7 +18,7 @@ NOTHING_CLOSED: Final = -(2**63)  # below every window
 
 @dataclass(frozen=True)
 class WindowSum:
-    """The counters of a window in one partition, (classes, ...) int64, and its count counters, (classes,) int64."""
+    """The counters of a window in one partition, (classes, ...) int64, and its count counters, (classes,) or (0,)."""
 
     counters: Counters
     counts: Counters
@@ -121,7 +121,7 @@ class OpenWindow:
     def __init__(self, sums: WindowSum) -> None:
         self.counters, self.counts = sums.counters, sums.counts
         assert self.counters.flags.c_contiguous, "a copy would be counted instead"
-        classes, blocks = len(self.counts), -(-self.counters[0].size // BLOCK)
+        classes, blocks = len(self.counters), -(-self.counters[0].size // BLOCK)
         self.touched: npt.NDArray[np.bool_] = np.zeros((classes, blocks), np.bool_)
         self._edges = np.arange(blocks + 1) * BLOCK
 
@@ -165,15 +165,15 @@ class OpenWindow:
 class OpenWindows:
     """The sums of a partition's open windows, and of those that were closed since they were last taken."""
 
-    def __init__(self, shape: tuple[int, ...], sums: Mapping[int, WindowSum]) -> None:
-        self._shape = shape
+    def __init__(self, shape: tuple[int, ...], count_counters: int, sums: Mapping[int, WindowSum]) -> None:
+        self._shape, self._count_counters = shape, count_counters
         self._open = {window: OpenWindow(of) for window, of in sums.items()}
         self._closed: dict[int, OpenWindow] = {}
 
     def of(self, window: int) -> OpenWindow:
         """The sum of an open window: zeroes where nothing has come to it."""
         if window not in self._open:
-            sums = WindowSum(np.zeros(self._shape, np.int64), np.zeros(self._shape[:1], np.int64))
+            sums = WindowSum(np.zeros(self._shape, np.int64), np.zeros(self._count_counters, np.int64))
             self._open[window] = OpenWindow(sums)
         return self._open[window]
 

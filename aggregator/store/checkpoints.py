@@ -128,7 +128,7 @@ async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindo
     if any(window > closed for _, closed, _ in partitions):
         return None
     counters = np.zeros(plan.counters_shape, np.int64)
-    counts = np.zeros(plan.counters_shape[0], np.int64)
+    counts = np.zeros(plan.count_counters, np.int64)
     contributors, contributed = 0, 0
     for partition, _, _ in partitions:
         part = await _sum(tx, plan, number, window, partition)
@@ -211,8 +211,8 @@ async def _check(tx: Transaction, plan: int, partition: int, change: Checkpoint,
 
 async def _sum(tx: Transaction, plan: Plan, number: int, window: int, partition: int) -> WindowSum:
     counters = np.zeros(plan.counters_shape, np.int64)
-    counts = np.zeros(plan.counters_shape[0], np.int64)
-    flat = counters.reshape(len(counts), -1)
+    counts = np.zeros(plan.count_counters, np.int64)
+    flat = counters.reshape(len(counters), -1)
     scope = (number, window, partition)
     async for row, block, data in tx.rows(
         'SELECT class, block, data FROM blocks WHERE plan = $1 AND "window" = $2 AND partition = $3', *scope

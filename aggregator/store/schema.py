@@ -127,7 +127,7 @@ STORE_FILE: Final = DatabaseKind(
 
 def pack(values: npt.NDArray[np.int64]) -> bytes:
     """Counters in as few bytes as hold them all: the bytes of an item (1, 2, 4 or 8), then the items, little-endian."""
-    low, high = int(values.min()), int(values.max())
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
     size = next(size for size in _ITEM_BYTES if -(1 << (8 * size - 1)) <= low and high < 1 << (8 * size - 1))
     return bytes([size]) + values.astype(f"<i{size}").tobytes()
 

@@ -1,22 +1,26 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``accuracy_modes.json``, ``accuracy_post.json`` and
-``accuracy_quantiles.json``, ``docs/accuracy.md`` and its figures. Minutes; ``--quick`` takes little of everything,
-prints it, and writes nothing unless ``--out`` says where; ``--modes`` measures the modes and the shuffled protocols
-alone, ``--post`` what is computed after a release, ``--quantiles`` quantiles beside other libraries, and all of them
-keep the rest of the page as it was. Where a file of ``../shared/data`` is missing, a stand-in is measured: the tables
-say so and are printed, and nothing is written but JSON where ``--out`` says.
+Prints the tables, and writes ``accuracy.json`` and ``accuracy_*.json`` in ``benchmarks/results``, ``docs/accuracy.md``
+and its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says
+where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is computed after a release,
+``--quantiles`` quantiles beside other libraries, ``--histogram`` a histogram beside bare noise, ``--estimators`` the
+estimators, ``--peers`` diffprivlib's classifiers, and all of them keep the rest of the page as it was. diffprivlib
+needs an environment of its own: ``build_tools/diffprivlib.txt``.
+
+Where a file of ``../shared/data`` is missing, a generated stand-in is measured: the tables, which say so, are printed,
+and nothing is written but JSON where ``--out`` says.
 """
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from benchmarks.accuracy import estimators, postprocessing, quantiles, regression
+from benchmarks.accuracy import estimators, histogram, postprocessing, quantiles, regression
 from benchmarks.accuracy import page as pages
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
@@ -38,12 +42,18 @@ _FILES: Final = {
     "modes": "accuracy_modes.json",
     "post": "accuracy_post.json",
     "quantiles": "accuracy_quantiles.json",
+    "histogram": "accuracy_histogram.json",
+    "estimators": "accuracy_estimators.json",
+    "peers": "accuracy_peers.json",
 }
 _PARTS: Final = {
     "mode": "modes",
     "shuffled": "modes",
     "post": "post",
     "quantiles": "quantiles",
+    "histogram": "histogram",
+    "estimators": "estimators",
+    "peers": "peers",
 }  # and of all others "all"
 
 
@@ -55,20 +65,25 @@ def main() -> None:
     parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--post", action="store_true", help="post-processing alone; the rest as it was")
     parser.add_argument("--quantiles", action="store_true", help="quantiles beside peers alone; the rest as it was")
+    parser.add_argument("--histogram", action="store_true", help="a histogram beside bare noise; the rest as it was")
+    parser.add_argument("--estimators", action="store_true", help="the estimators alone; the rest as it was")
+    parser.add_argument("--peers", action="store_true", help="diffprivlib's classifiers alone, where it is installed")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
-    chosen = [name for name in ("modes", "post", "quantiles") if getattr(options, name)] or list(_FILES)
+    chosen = [name for name in _FILES if name != "all" and getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
         for name in chosen:
             rows += _MEASURES[name](little=options.quick)
+        if not rows:
+            sys.exit("nothing was measured: see the lines above")
         if _print_stand_ins(rows, options.out):
             return
         if options.quick and not options.out:
             print(pages.text(rows))
             return
         _save(options.out or _RESULTS, rows)
-    if options.page or (len(chosen) < len(_FILES) and not options.quick):
+    if options.page or not options.quick:  # of what was not measured, the last figures
         rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
 
@@ -112,7 +127,6 @@ def measure_all(*, little: bool) -> list[Row]:
         rows += _curves(subject, little=little, started=started)
     rows += [{"part": "draws", **row} for row in measure_draws(quick=little)]
     rows += [{"part": "regression", **row} for row in regression.measure(quick=little)]
-    rows += [{"part": "estimators", **row} for row in estimators.measure(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  all measured", flush=True)
     return rows
 
@@ -134,6 +148,21 @@ def measure_all_post(*, little: bool) -> list[Row]:
 def measure_all_quantiles(*, little: bool) -> list[Row]:
     """Quantiles, beside other libraries."""
     return [{"part": "quantiles", **row} for row in quantiles.measure(quick=little)]
+
+
+def measure_all_estimators(*, little: bool) -> list[Row]:
+    """The estimators of scikit-learn's form."""
+    return [{"part": "estimators", **row} for row in estimators.measure(quick=little)]
+
+
+def measure_all_peers(*, little: bool) -> list[Row]:
+    """diffprivlib's classifiers, where it is installed."""
+    return [{"part": "peers", **row} for row in estimators.measure_peers(quick=little)]
+
+
+def measure_all_histograms(*, little: bool) -> list[Row]:
+    """A histogram, beside bare noise."""
+    return [{"part": "histogram", **row} for row in histogram.measure(quick=little)]
 
 
 def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
@@ -170,6 +199,9 @@ _MEASURES: Final = {
     "modes": measure_all_modes,
     "post": measure_all_post,
     "quantiles": measure_all_quantiles,
+    "histogram": measure_all_histograms,
+    "estimators": measure_all_estimators,
+    "peers": measure_all_peers,
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The estimators of :mod:`hushsum.estimators` at ε = 1, beside the same without noise and a peer.
 
-- **KernelClassifier**: accuracy on held-out records; beside the exact kernel classifier, with the same kernel.
+- **KernelClassifier**: accuracy on held-out records; beside the exact kernel classifier, with the same kernel, and
+  beside private classifiers: LinearClassifier, and diffprivlib's, which :func:`measure_peers` measures.
 - **KernelOutlierDetector**: ROC AUC of one label, fitted without it; beside the same kernel exactly, and
   scikit-learn's ``KernelDensity`` on at most 20,000 records, at the best of three bandwidths.
 - **LinearRegressor**: R² on the records; beside least squares, and AdaSSP (Wang 2018).
@@ -8,6 +9,8 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +30,9 @@ _FITS: Final = 5
 _BLOCK: Final = 2000
 _PEER_RECORDS: Final = 20_000
 _PEER_BANDWIDTHS: Final = (0.02, 0.05, 0.1)  # of columns that are 1 wide
+_GIVEN_BANDWIDTHS: Final = (0.05, 0.1, 0.2, 0.4)  # by a user who knows the scale
+_PEER_PENALTIES: Final = (0.01, 0.1, 1.0, 10.0)  # C of a logistic regression
+_PEER_FITS: Final = 11
 #: Public bounds of airfoil's columns: frequency, angle, chord, speed, thickness, sound pressure.
 _AIRFOIL: Final = tuple(zip(AIRFOIL_LOWER, AIRFOIL_UPPER, strict=True))
 
@@ -37,15 +43,9 @@ def measure(*, quick: bool) -> list[Row]:
     bounds: Bounds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of records that are clipped
-        for name, bounds in (
-            ("skin", [(0.0, 255.0)] * 3),
-            ("htru2", pulsar_bounds()),
-            ("covtype, 10 columns, 2 labels", covtype_bounds(10)),
-        ):
-            values = columns(name.split(",")[0])
-            X, y = values[:, : len(bounds)], values[:, -1]
-            some = np.isin(y, _commonest(y, 2))
-            rows += _classes(name, X[some], y[some], bounds, quick=quick)
+        for name, X, y, bounds in _labelled():
+            rows += _classes(name, X, y, bounds, quick=quick)
+            rows += _linear_classes(name, X, y, bounds, quick=quick)
             print(f"classes of {name} measured", flush=True)
         for name, bounds in (("htru2", pulsar_bounds()), ("skin", [(0.0, 255.0)] * 3)):
             values = columns(name)
@@ -55,6 +55,70 @@ def measure(*, quick: bool) -> list[Row]:
             rows += _regression(name, records, bounds, quick=quick)
             print(f"linear model of {name} measured", flush=True)
     return rows
+
+
+def measure_peers(*, quick: bool) -> list[Row]:
+    """The accuracy of diffprivlib's classifiers on the same records, where it is installed: a row a data set and kind.
+
+    Its columns are scaled by their bounds to ±1, so that no record is longer than √d, which is what it must be told.
+    The logistic regression has the best of four penalties, as no private choice would find it.
+    """
+    if find_spec("diffprivlib") is None:
+        print("diffprivlib is not installed here: see build_tools/diffprivlib.txt", flush=True)
+        return []
+    models, rows = import_module("diffprivlib.models"), list[Row]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of iterations that did not converge
+        for name, records, labels, bounds in _labelled():
+            (X, y), (asked, truth) = _split(records, labels, quick=quick)
+            low, high = np.array(bounds, np.float64).T
+            unit, points = (np.clip(2 * (each - low) / (high - low) - 1, -1, 1) for each in (X, asked))
+            length, ends = float(np.sqrt(len(bounds))), (-np.ones(len(bounds)), np.ones(len(bounds)))
+            found = {
+                "LogisticRegression": [
+                    [
+                        models.LogisticRegression(epsilon=_EPSILON, data_norm=length, C=penalty, max_iter=1000)
+                        .fit(unit, y)
+                        .score(points, truth)
+                        for _ in range(1 if quick else _PEER_FITS)
+                    ]
+                    for penalty in _PEER_PENALTIES
+                ],
+                "GaussianNB": [
+                    [
+                        models.GaussianNB(epsilon=_EPSILON, bounds=ends).fit(unit, y).score(points, truth)
+                        for _ in range(1 if quick else _PEER_FITS)
+                    ]
+                ],
+            }
+            for kind, fits in found.items():
+                best = max(fits, key=np.median)
+                scores: Row = {"median": float(np.median(best)), "least": min(best), "most": max(best)}
+                rows.append({"peer": kind, "data": name, "n": len(X), "epsilon": _EPSILON, **scores})
+            print(f"diffprivlib's classes of {name} measured", flush=True)
+    return rows
+
+
+def _labelled() -> Iterator[tuple[str, Floats, Floats, Bounds]]:
+    """Data sets with labels: name, records, the two commonest labels, and public bounds."""
+    bounds: Bounds
+    for name, bounds in (
+        ("skin", [(0.0, 255.0)] * 3),
+        ("htru2", pulsar_bounds()),
+        ("covtype, 10 columns, 2 labels", covtype_bounds(10)),
+        ("covtype, 54 columns, 2 labels", covtype_bounds(54)),
+    ):
+        values = columns(name.partition(",")[0])
+        X, y = values[:, : len(bounds)], values[:, -1]
+        some = np.isin(y, _commonest(y, 2))
+        yield name, X[some], y[some], bounds
+
+
+def _split(X: Floats, y: Floats, *, quick: bool) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """What is fitted, and what is asked: held-out records."""
+    order = np.random.default_rng(1).permutation(len(X))[: 6 * _HELD_OUT if quick else None]
+    asked, kept = order[:_HELD_OUT], order[_HELD_OUT:]
+    return (X[kept], y[kept]), (X[asked], y[asked])
 
 
 def ada_ssp(X: Floats, y: Floats, *, epsilon: float, delta: float, rng: np.random.Generator) -> Floats:
@@ -83,24 +147,43 @@ def ada_ssp(X: Floats, y: Floats, *, epsilon: float, delta: float, rng: np.rando
 def _classes(name: str, X: Floats, y: Floats, bounds: Bounds, *, quick: bool) -> Iterator[Row]:
     from hushsum.estimators import KernelClassifier
 
-    order = np.random.default_rng(1).permutation(len(X))[: 6 * _HELD_OUT if quick else None]
-    asked, kept = order[:_HELD_OUT], order[_HELD_OUT:]
-    labels, truth = np.unique(y), y[asked]
+    (X, y), (asked, truth) = _split(X, y, quick=quick)
+    labels = np.unique(y)
 
-    def fit(delta: float) -> Any:
+    def fit(delta: float, bandwidth: float | None = None) -> Any:
         model = KernelClassifier(
-            epsilon=_EPSILON, delta=delta, bounds=bounds, classes=labels.tolist(), records=len(kept)
+            epsilon=_EPSILON, delta=delta, bounds=bounds, classes=labels.tolist(), records=len(X), bandwidth=bandwidth
         )
-        return model.fit(X[kept], y[kept])
+        return model.fit(X, y)
 
     def exact(model: Any) -> float:
-        sums = [_kernel_sums(model.release_.plan, X[kept][y[kept] == label], X[asked]) for label in labels]
+        sums = [_kernel_sums(model.release_.plan, X[y == label], asked) for label in labels]
         return float((labels[np.argmax(sums, axis=0)] == truth).mean())
 
     commonest = max(float((truth == label).mean()) for label in labels)
-    known: Row = {"estimator": "KernelClassifier", "data": name, "n": len(kept), "measure": "accuracy"}
+    known: Row = {"estimator": "KernelClassifier", "data": name, "n": len(X), "measure": "accuracy"}
     peer: Row = {"peer": "the commonest label", "of the peer": commonest}
-    yield from _fitted(known, peer, fit, lambda model: float(model.score(X[asked], truth)), exact, quick=quick)
+    yield from _fitted(known, peer, fit, lambda model: float(model.score(asked, truth)), exact, quick=quick)
+
+
+def _linear_classes(name: str, X: Floats, y: Floats, bounds: Bounds, *, quick: bool) -> Iterator[Row]:
+    from sklearn.linear_model import LogisticRegression
+
+    from hushsum.estimators import LinearClassifier
+
+    (X, y), (asked, truth) = _split(X, y, quick=quick)
+    labels, (low, high) = np.unique(y), np.array(bounds, np.float64).T
+
+    def fit(delta: float) -> Any:
+        model = LinearClassifier(epsilon=_EPSILON, delta=delta, bounds=bounds, classes=labels.tolist(), records=len(X))
+        return model.fit(X, y)
+
+    unit, points = ((np.clip(each, low, high) - low) / (high - low) for each in (X, asked))
+    exact = float(LogisticRegression(C=100, max_iter=1000).fit(unit, y).score(points, truth))
+    commonest = max(float((truth == label).mean()) for label in labels)
+    known: Row = {"estimator": "LinearClassifier", "data": name, "n": len(X), "measure": "accuracy"}
+    peer: Row = {"peer": "the commonest label", "of the peer": commonest}
+    yield from _fitted(known, peer, fit, lambda model: float(model.score(asked, truth)), lambda _: exact, quick=quick)
 
 
 def _outliers(name: str, X: Floats, is_outlier: npt.NDArray[np.bool_], bounds: Bounds, *, quick: bool) -> Iterator[Row]:
@@ -121,8 +204,10 @@ def _outliers(name: str, X: Floats, is_outlier: npt.NDArray[np.bool_], bounds: B
         for width in _PEER_BANDWIDTHS
     ]
 
-    def fit(delta: float) -> Any:
-        return KernelOutlierDetector(epsilon=_EPSILON, delta=delta, bounds=bounds, records=len(kept)).fit(kept)
+    def fit(delta: float, bandwidth: float | None = None) -> Any:
+        return KernelOutlierDetector(
+            epsilon=_EPSILON, delta=delta, bounds=bounds, records=len(kept), bandwidth=bandwidth
+        ).fit(kept)
 
     def exact(model: Any) -> float:
         return float(roc_auc_score(truth, _kernel_sums(model.release_.plan, kept, asked)))
@@ -182,17 +267,25 @@ def _regression(name: str, records: Floats, bounds: Bounds, *, quick: bool) -> I
 def _fitted(
     known: Row,
     peer: Row,
-    fit: Callable[[float], Any],
+    fit: Callable[..., Any],
     score: Callable[[Any], float],
     exact: Callable[[Any], float],
     *,
     quick: bool,
 ) -> Iterator[Row]:
-    """A row for each δ: the median of several fits, and the same without noise."""
+    """A row for each δ: the median of several fits, the same without noise, and with the best of given bandwidths."""
+    times = 1 if quick else _FITS
     for delta in DELTAS:
-        models = [fit(delta) for _ in range(1 if quick else _FITS)]
+        models = [fit(delta) for _ in range(times)]
         scores = [score(model) for model in models]
         found: Row = {"median": float(np.median(scores)), "least": min(scores), "most": max(scores)}
+        if str(known["estimator"]).startswith("Kernel"):
+            given = {
+                width: float(np.median([score(fit(delta, width)) for _ in range(times)]))
+                for width in _GIVEN_BANDWIDTHS[: 1 if quick else None]
+            }
+            best = max(given, key=lambda width: given[width])
+            found |= {"given bandwidth": best, "median with it": given[best]}
         yield {**known, "epsilon": _EPSILON, "delta": delta, **found, "without noise": exact(models[0]), **peer}
 
 

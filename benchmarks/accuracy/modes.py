@@ -221,16 +221,16 @@ def _seed(sketch: hs.Sketch) -> int:
 
 
 def _noise(plan: hs.Plan, clients: int) -> Int64:
-    """Of all counters and the count counter: that of every client together."""
+    """Of all counters and the count counter, if there is one: that of every client together."""
     mechanism = plan.privacy.mechanism
     shares = mechanism.honest_survivors or 1
     noise = DiscreteGaussian(mechanism.scale * clients / shares)
-    return noise.sample(math.prod(plan.counters_shape) + 1, OsEntropy())
+    return noise.sample(math.prod(plan.counters_shape) + plan.count_counters, OsEntropy())
 
 
 def _release(plan: hs.Plan, exact: Int64, records: int, noise: Int64, clients: int) -> Release:
-    counters = exact + noise[:-1].reshape(exact.shape)
-    counts = noise[-1:] + plan.privacy.mechanism.count_scale * records
+    counters = exact + noise[: exact.size].reshape(exact.shape)
+    counts = noise[exact.size :] + plan.privacy.mechanism.count_scale * records
     if plan.privacy.cohort is None:
         return of_silos(plan, counters, counts, window=0, submissions=clients)
     return of_sums(plan, counters, counts, window=0, cohorts=clients // COHORT, submissions=clients)

@@ -19,6 +19,7 @@ from benchmarks.report import Row
 from hushsum import query
 from hushsum.families.partition import Partition
 from hushsum.families.partition.family import CellEstimates
+from hushsum_simulator.audit.cases import with_count_counter
 
 Floats = npt.NDArray[np.float64]
 
@@ -95,16 +96,19 @@ def _of(data: DataSet, seeds: int) -> Iterator[Row]:
 
 
 def _released(
-    data: DataSet, sketch: Mapping[str, object], seeds: int, draws: int = 1
+    data: DataSet, sketch: Mapping[str, object], seeds: int, draws: int = 1, *, counted: bool = False
 ) -> Iterator[tuple[tuple[float, float], hs.Release]]:
+    """Releases of each ε and δ; ``counted``: with a count counter, whether plans of this sketch have one or not."""
     axis = "order" if "order" in sketch else "rows"
     curve = Curve("", {key: value for key, value in sketch.items() if key != axis}, (), axis=axis)
     for seed in range(1, seeds + 1):
         made = hs.Sketch(curve.plan(data, int(str(sketch[axis])), seed))
         made.add(data.records)
         for price in product(EPSILONS, DELTAS):
+            plan = made.plan.replace_privacy(epsilon=price[0], delta=price[1])
+            priced = made.under(with_count_counter(plan) if counted else plan)
             for _ in range(draws):
-                yield price, hs.release(made, epsilon=price[0], delta=price[1])
+                yield price, hs.release(priced)
 
 
 def _estimates(release: hs.Release) -> CellEstimates:
@@ -122,7 +126,7 @@ def levels(data: DataSet, side: float, buckets: int, number: int, *, seeds: int)
     """Cells, ranges and the number of records, of levels made consistent and of level 0 and n̂ alone."""
     sketch = {"family": "partition", "bandwidth": side, "buckets": buckets, "levels": number, "rows": 1}
     table, rng = _Table(), np.random.default_rng(3)
-    for price, release in _released(data, sketch, seeds, draws=10):
+    for price, release in _released(data, sketch, seeds, draws=10, counted=True):
         family, cells = _partition(release), _estimates(release).cells
         grid = family.tables.grid
         assert cells is not None
@@ -202,7 +206,7 @@ def control(data: DataSet, bandwidth: float, *, seeds: int) -> Iterator[Row]:
         errors: dict[tuple[float, float], list[Floats]] = {}
         controls: dict[tuple[float, float], list[float]] = {}
         exact = None
-        for price, release in _released(little, sketch, seeds, draws=3):
+        for price, release in _released(little, sketch, seeds, draws=3, counted=True):
             if exact is None:
                 exact = exact_sums(release.plan.family, little.records, little.queries)
             errors.setdefault(price, []).append(release.kernel_sum(little.queries).value - exact)

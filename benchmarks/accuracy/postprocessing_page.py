@@ -37,8 +37,9 @@ def _levels(rows: Sequence[Row]) -> str:
     return f"""### Consistent levels
 
 Dyadic levels whose cells do not collide, before (level 0 and the count counter alone) and after least squares under
-"a cell is the sum of its children", the number of records included. *Ranges* are 200 random boxes of cells, whose 95 %
-intervals count all correlations.
+"a cell is the sum of its children", the number of records included. The plans of this table have a count counter, as
+all had when it was measured; plans of many such levels now have none, and R·H/(R·H + c) of the noise. *Ranges* are 200
+random boxes of cells, whose 95 % intervals count all correlations.
 
 {markdown(header, lines)}
 

@@ -157,6 +157,12 @@ Errors over those of the best of both: {said}. The aim was {_WANTED}. A mechanis
 for one quantile spends ε on nothing else, so that it is better for one or three of them; the more quantiles are asked,
 the less ε each of theirs has. The numbers of cells and levels were chosen on pay and taxi; {UNSEEN} had no part in
 it. At ε = 1 the error of OpenDP is mostly the distance of its candidates.
+
+Other designs do not reach the aim for a median. Of 256 to 4,096 cells at ε = 0.05 and 1,024 to 65,536 at ε = 1, each
+with 2 to 12 levels, none had an error for the median of pay below 130 records at ε = 0.05 and 14 at ε = 1, or of
+taxi below 100 and 10. At ε = 0.05, from 256 to 512 cells and from 5 to 9 levels, errors differ by
+little more than the noise of the measurement. A mechanism for one quantile draws the answer itself; the
+noise of a release is spread over all cells, because any quantile may be asked later.
 """
 
 

@@ -112,15 +112,40 @@ def regression_table(rows: Sequence[Row]) -> str:
 
 def estimators_table(rows: Sequence[Row]) -> str:
     """One line a data set and estimator, at δ = 0 and at the small δ: the median of the fits, and their range."""
-    header = ["estimator", "data", "n", "measure", "ε = 1", "ε = 1, δ = 10⁻⁶", "without noise", "peer", "of the peer"]
+    header = ["estimator", "data", "n", "measure", "ε = 1", "ε = 1, δ = 10⁻⁶"]
+    header += ["bandwidth given", "without noise", "peer", "of the peer"]
     lines = []
     for estimator, data in dict.fromkeys((row["estimator"], row["data"]) for row in rows):
         some = [matching(rows, estimator=estimator, data=data, delta=delta)[0] for delta in DELTAS]
         cells = [f"{row['median']:.3f} ({row['least']:.3f} to {row['most']:.3f})" for row in some]
         exact = " / ".join(dict.fromkeys(f"{row['without noise']:.3f}" for row in some))
         known = [str(estimator), str(data), f"{some[0]['n']:,}", str(some[0]["measure"])]
-        lines.append([*known, *cells, exact, str(some[0]["peer"]), f"{some[0]['of the peer']:.3f}"])
+        given = " / ".join(f"{row['median with it']:.3f}" for row in some if "median with it" in row)
+        lines.append([*known, *cells, given, exact, str(some[0]["peer"]), f"{some[0]['of the peer']:.3f}"])
     return markdown(header, lines)
+
+
+def classifiers_table(rows: Sequence[Row], peers: Sequence[Row]) -> str:
+    """One line a data set: the classifiers of the package at δ = 0 and the small δ, beside diffprivlib's at δ = 0."""
+    kinds = list(dict.fromkeys(str(row["peer"]) for row in peers))
+    header = ["data", "kernel, without noise", "KernelClassifier", "bandwidth given", "LinearClassifier"]
+    lines = []
+    for data in dict.fromkeys(str(row["data"]) for row in matching(rows, estimator="KernelClassifier")):
+        kernel, linear = (
+            [matching(rows, estimator=name, data=data, delta=delta)[0] for delta in DELTAS]
+            for name in ("KernelClassifier", "LinearClassifier")
+        )
+        known = [data, " / ".join(dict.fromkeys(f"{row['without noise']:.3f}" for row in kernel))]
+        ours = [" / ".join(f"{row[key]:.3f}" for row in some) for some, key in (
+            (kernel, "median"), (kernel, "median with it"), (linear, "median"),
+        )]  # fmt: skip
+        theirs = [
+            f"{row['median']:.3f} ({row['least']:.3f} to {row['most']:.3f})"
+            for kind in kinds
+            for row in matching(peers, peer=kind, data=data)
+        ]
+        lines.append([*known, *ours, *theirs])
+    return markdown([*header, *(f"diffprivlib's {kind}" for kind in kinds)], lines)
 
 
 def ratio_of(one: Row | None, other: Row | None) -> float | None:

@@ -412,7 +412,7 @@ class Costing:
         )
 
     def _counters(self, plan: Plan) -> dict[str, float]:
-        counters = int(np.prod(plan.counters_shape)) + plan.counters_shape[0]
+        counters = int(np.prod(plan.counters_shape)) + plan.count_counters
         # A counter is at most as large as all records make it, and noise is hardly ever ten times its deviation.
         largest = self._guesses.records * plan.family.sensitivity.linf + 10 * self._noise_std(plan)
         item = next((size for size in (2, 4) if largest < 2.0 ** (8 * size - 1)), 8)

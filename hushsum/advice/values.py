@@ -113,14 +113,16 @@ class Advice:
     def counts(self) -> tuple[CountChoice, ...]:
         """How well the number of records may be known with Laplace noise: for each multiplier of its counter.
 
-        The larger multiplier costs more ρ of zCDP, so that limits with a δ pay for fewer windows. Empty for Gaussian
-        noise and for randomised reports.
+        The larger multiplier costs more ρ of zCDP, so that limits with a δ pay for fewer windows. Of a plan without the
+        counter, a multiplier of 0, all others have less noise. Empty for Gaussian noise and for randomised reports.
         """
         privacy = self.plan.privacy
         if privacy.mechanism.name != DISCRETE_LAPLACE:
             return ()
         times = math.sqrt(self.guesses.noised(self.plan))
-        choices = count_choices(self.plan.family.sensitivity, privacy.claim, privacy.budget)
+        family = self.plan.family
+        rows = None if self.plan.count_counters else family.record_rows
+        choices = count_choices(family.sensitivity, privacy.claim, privacy.budget, rows)
         return tuple(replace(choice, std_error=choice.std_error * times) for choice in choices)
 
     @property

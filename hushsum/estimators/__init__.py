@@ -5,6 +5,10 @@ or takes one, sketches the records, draws one release, charges the ledger, and f
 a new release and charges the ledger**: each fold of a cross-validation, each candidate of a search, each refit. All
 else reads the release and costs no privacy.
 
+**A score is no release.** ``model.score``, a cross-validation and a search compare predictions with private records:
+their results, and a parameter that is chosen by them, are outputs without noise, whatever the fits have charged. Choose
+parameters from public knowledge or on public records.
+
     >>> from hushsum.estimators import KernelClassifier
     >>> model = KernelClassifier(epsilon=1, bounds=(0, 255), classes=[1, 2], ledger="ledger.db").fit(X, y)
     >>> model.predict(other)

@@ -25,6 +25,18 @@ Floats = npt.NDArray[np.float64]
 #: One pair for all columns, a pair for each column in their order, or pairs by the names of columns.
 Bounds = Mapping[str, Any] | Sequence[Any] | None
 _ERROR_LEAST: Final = 1e-6  # records
+_NO_NUMBER: Final = (
+    "got a value that is no number or too large for float64, expected numbers; encode other columns as numbers, or "
+    "leave them out"
+)
+#: How errors begin that show values, and what to say instead; scikit-learn's checks look for some of these words.
+_VALUES_SHOWN: Final = {
+    "could not convert": _NO_NUMBER,
+    "Complex data not supported": "Complex data not supported, expected real numbers",
+    "Expected 2D array, got 1D": "Expected 2D array, got 1D array. Reshape your data to (n, d): array.reshape(-1, 1) "
+    "if it is one column, array.reshape(1, -1) if it is one record",
+    "Expected 2D array, got scalar": "Expected 2D array, got scalar array. Reshape your data to (n, d)",
+}
 _OF_A_PROPOSAL: Final = ("epsilon", "delta", "bounds", "total_epsilon", "records")
 
 
@@ -105,10 +117,6 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         Raises:
             PlanError: With the key of the plan.
         """
-        if isinstance(plan.record, SetRecords):
-            raise PlanError("record.kind", "set", "'vector': the estimators take arrays (n, d)")
-        if plan.family.name == "paired":
-            raise PlanError("sketch.family", "paired", "a family with densities; LinearRegressor fits this plan")
 
     def _derive(self) -> None:
         """Sets the attributes that are computed from the release."""
@@ -136,55 +144,22 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
     def _read_fit(self, X: Any) -> Floats:
         """(n, d) float64, and the number and names of its columns; values that are no finite numbers are kept."""
         self._forget()
-        with self._forgetting():
+        with self._forgetting(), hiding_values("X"):
             return np.asarray(
                 validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0), np.float64
             )
 
-    def _read_queries(self, X: Any) -> Floats | dict[str, Floats]:
-        """Queries as the release takes them: by names, where both sides have names."""
-        return self._named(self._read_points(X), self.release_.plan)
-
     def _read_points(self, X: Any) -> Floats:
         """(m, d) finite float64 of as many columns as were fitted, with the same names."""
         check_is_fitted(self)
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False), np.float64)
+        with hiding_values("X"):
+            return np.asarray(validate_data(self, X, dtype=np.float64, reset=False), np.float64)
 
     def _named(self, points: Floats, plan: Plan) -> Floats | dict[str, Floats]:
         names = getattr(self, "feature_names_in_", None)
         if names is None or not plan.collection.names:
             return points
         return {str(name): points[:, column] for column, name in enumerate(names)}
-
-    def _fit_release(
-        self, points: Floats, *, question: str = "density", labels: object = None, classes: Sequence[str] = ()
-    ) -> Self:
-        """Makes the release, which charges the ledger once; whatever fails before leaves nothing that is fitted."""
-        with self._forgetting():
-            if self.plan is not None:
-                self._refuse_both()
-                self._check_plan(self.plan)
-                made = self._charged(Sketch(self.plan), self._named(points, self.plan), labels)
-            else:
-                bounds = self._column_bounds(points.shape[1])
-                names = list(bounds) if isinstance(bounds, dict) else []
-                table = {name: points[:, i] for i, name in enumerate(names)} if names else points
-                made = Release.from_data(
-                    table,
-                    bounds=bounds,
-                    epsilon=self._needed_epsilon(),
-                    delta=self.delta,
-                    ledger=self._ledger_path(),
-                    total_epsilon=self.total_epsilon,
-                    question=question,
-                    labels=labels,
-                    classes=classes,
-                    records=self.records,
-                    name=type(self).__name__,
-                )
-        self.release_ = made
-        self._derive()
-        return self
 
     def _charged(self, sketch: Sketch, records: Any, labels: object) -> Release:
         columns = list(sketch.plan.collection.names) if isinstance(records, Mapping) else None
@@ -233,6 +208,100 @@ class ReleaseEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn shi
         if len(pairs) != dim:
             raise RecordError(f"bounds: got {len(pairs)} pairs for {dim} columns, expected one for each")
         return dict(zip(names, pairs, strict=True)) if names else pairs
+
+
+class KernelEstimator(ReleaseEstimator):
+    """An estimator that asks a release for kernel sums: see the classes that are made of it."""
+
+    def __init__(  # noqa: PLR0913 -- one argument a question, as of Release.from_data
+        self,
+        *,
+        epsilon: object = None,
+        delta: object = None,
+        bounds: Bounds = None,
+        plan: Plan | None = None,
+        ledger: str | PathLike[str] | None = None,
+        total_epsilon: object = None,
+        records: int | None = None,
+        bandwidth: object = None,
+    ) -> None:
+        super().__init__(
+            epsilon=epsilon,
+            delta=delta,
+            bounds=bounds,
+            plan=plan,
+            ledger=ledger,
+            total_epsilon=total_epsilon,
+            records=records,
+        )
+        self.bandwidth = bandwidth
+
+    def _check_plan(self, plan: Plan) -> None:
+        if isinstance(plan.record, SetRecords):
+            raise PlanError("record.kind", "set", "'vector': the estimators take arrays (n, d)")
+        if plan.family.name == "paired":
+            raise PlanError("sketch.family", "paired", "a family with densities; LinearRegressor fits this plan")
+
+    def _read_queries(self, X: Any) -> Floats | dict[str, Floats]:
+        """Queries as the release takes them: by names, where both sides have names."""
+        return self._named(self._read_points(X), self.release_.plan)
+
+    def _fit_release(
+        self, points: Floats, *, question: str = "density", labels: object = None, classes: Sequence[str] = ()
+    ) -> Self:
+        """Makes the release, which charges the ledger once; whatever fails before leaves nothing that is fitted."""
+        with self._forgetting():
+            if self.plan is not None:
+                self._refuse_both()
+                self._check_plan(self.plan)
+                made = self._charged(Sketch(self.plan), self._named(points, self.plan), labels)
+            else:
+                bounds = self._column_bounds(points.shape[1])
+                names = list(bounds) if isinstance(bounds, dict) else []
+                table = {name: points[:, i] for i, name in enumerate(names)} if names else points
+                made = Release.from_data(
+                    table,
+                    bounds=bounds,
+                    epsilon=self._needed_epsilon(),
+                    delta=self.delta,
+                    ledger=self._ledger_path(),
+                    total_epsilon=self.total_epsilon,
+                    question=question,
+                    labels=labels,
+                    classes=classes,
+                    records=self.records,
+                    bandwidth=self.bandwidth,
+                    name=type(self).__name__,
+                )
+        self.release_ = made
+        self._derive()
+        return self
+
+    def _refuse_both(self) -> None:
+        super()._refuse_both()
+        if self.bandwidth is not None:
+            raise ValueError("bandwidth: not allowed together with plan, which has its own")
+
+
+@contextmanager
+def hiding_values(what: str) -> Iterator[None]:
+    """A conversion to numbers: if it fails, the error does not show values, which are those of records.
+
+    Raises:
+        ValueError: A value is no number or no float64 holds it, or there is no array (n, d) or (n,) of real numbers.
+    """
+    try:
+        yield
+    except OverflowError:
+        text = _NO_NUMBER
+    except ValueError as error:
+        found = [text for start, text in _VALUES_SHOWN.items() if str(error).startswith(start)]
+        if not found:
+            raise
+        text = found[0]
+    else:
+        return
+    raise ValueError(f"{what}: {text}. Values are not shown: they are of records") from None
 
 
 def noise_error(release: Release, *, label: str | None = None) -> float:

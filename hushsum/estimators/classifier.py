@@ -11,14 +11,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from hushsum.errors import HushsumWarning, PlanError, warn
-from hushsum.estimators.base import Bounds, Floats, ReleaseEstimator, noise_error
+from hushsum.estimators.base import Bounds, Floats, KernelEstimator, hiding_values, noise_error
 from hushsum.plan import Plan
 from hushsum.releases import Release
 
 _PRIORS: Final = ("counts", "uniform")
 
 
-class KernelClassifier(ClassifierMixin, ReleaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class KernelClassifier(ClassifierMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A classifier by the density of each class at a point, from one private release with a sketch for each class.
 
     The classes are disjoint, so that one ε pays for all of their sketches. Every fit makes a new release and charges
@@ -36,6 +36,7 @@ class KernelClassifier(ClassifierMixin, ReleaseEstimator):  # type: ignore[misc]
         ledger: The path of a ledger.
         total_epsilon: The most that all releases of the ledger may spend in all.
         records: About how many records there are, from public knowledge.
+        bandwidth: As of :class:`hushsum.estimators.KernelDensity`.
         classes: All labels that records may have, public. None: those of the plan; without a plan the labels that
             occur in y, with a warning: the set of labels is then an output without noise, in which a label of a single
             record shows. Records with other labels are dropped.
@@ -62,6 +63,7 @@ class KernelClassifier(ClassifierMixin, ReleaseEstimator):  # type: ignore[misc]
         ledger: str | PathLike[str] | None = None,
         total_epsilon: object = None,
         records: int | None = None,
+        bandwidth: object = None,
         classes: Sequence[Any] | None = None,
         prior: str = "counts",
     ) -> None:
@@ -73,6 +75,7 @@ class KernelClassifier(ClassifierMixin, ReleaseEstimator):  # type: ignore[misc]
             ledger=ledger,
             total_epsilon=total_epsilon,
             records=records,
+            bandwidth=bandwidth,
         )
         self.classes = classes
         self.prior = prior
@@ -181,7 +184,8 @@ def read_labels(estimator: Any, y: Any, n: int) -> tuple[npt.NDArray[Any], list[
     if y is None:
         name = type(estimator).__name__
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None.")
-    labels = column_or_1d(y, warn=True)
+    with hiding_values("y"):
+        labels = column_or_1d(y, warn=True)
     if len(labels) != n:
         check_consistent_length(np.empty(n), labels)
     public = estimator.classes

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 import numpy as np
 from sklearn.base import DensityMixin
 
-from hushsum.estimators.base import Floats, ReleaseEstimator, noise_error
+from hushsum.estimators.base import Floats, KernelEstimator, noise_error
 from hushsum.families import Answer
 from hushsum.families.partition import Partition
 from hushsum.families.partition.density import volumes
@@ -19,7 +19,7 @@ from hushsum.tables import read_queries
 _LOG_MAX: Final = 700.0  # e to it is still a float
 
 
-class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class KernelDensity(DensityMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A kernel density estimate from one private release.
 
     It is made from a release (:meth:`from_release`), or fitted from records. Every fit makes a new release and charges
@@ -31,9 +31,9 @@ class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # sc
     LSH cells) it is the mean kernel, between 0 and 1 but for noise, and ``normalised_`` is false.
 
     Noise can make a density 0 or negative, and a logarithm has no such value. :meth:`score_samples` therefore takes
-    the mean kernel as at least ``floor_``, one standard error of the noise alone: a point that the release does not
-    distinguish from empty space gets the logarithm of that, never −∞ or NaN. :meth:`density_` stays as it is, unbiased
-    and with its interval.
+    the mean kernel as at least ``floor_``, one standard error of the noise alone, or 1 if that is less: a point that
+    the release does not distinguish from empty space gets the logarithm of that, never −∞ or NaN. :meth:`density_`
+    stays as it is, unbiased and with its interval.
 
     Args:
         epsilon: ε of a fit. Required, with ``bounds``, unless there is a plan.
@@ -46,6 +46,10 @@ class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # sc
         total_epsilon: The most that all releases of the ledger may spend in all; None: what the ledger allows, and of a
             new ledger ε, which pays for one fit. A cross-validation of k folds needs at least k·ε.
         records: About how many records there are, from public knowledge; None: 100,000. It sizes the sketch.
+        bandwidth: Of the kernel, as a share of the width of the bounds, from public knowledge: 0.05 if records that
+            differ by a twentieth of a column's range are alike. It must not be taken from the data: a bandwidth that
+            was tried out on records is an output without noise. None: a guess from the number of records and of
+            columns (:func:`hushsum.proposal.propose`).
 
     Attributes:
         release_: The release: all that is kept of the records. A pickle holds its bytes.
@@ -109,7 +113,8 @@ class KernelDensity(DensityMixin, ReleaseEstimator):  # type: ignore[misc]  # sc
         return float(self.score_samples(X).sum())
 
     def _derive(self) -> None:
-        self.floor_ = noise_error(self.release_) / max(self.release_.count, 1.0)
+        # With fewer records than noise: a mean kernel is at most 1.
+        self.floor_ = min(1.0, noise_error(self.release_) / max(self.release_.count, 1.0))
         self.normalised_ = kernel_log_integral(self.release_.plan) is not None
 
     def _log_volumes(self, points: Any) -> Floats | float:

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from hushsum.canonical import real
 from hushsum.errors import PlanError, RecordError
-from hushsum.estimators.base import Bounds, Floats, ReleaseEstimator
+from hushsum.estimators.base import Bounds, Floats, ReleaseEstimator, hiding_values
 from hushsum.estimators.classifier import read_labels
 from hushsum.families.paired import Paired
 from hushsum.families.paired.moments import moments, refuse_few_rows
@@ -406,10 +406,12 @@ def _target(estimator: Any, y: Any, n: int) -> Floats:
     if y is None:
         name = type(estimator).__name__
         raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None.")
-    target = column_or_1d(y, warn=True)
+    with hiding_values("y"):
+        target = column_or_1d(y, warn=True)
     if len(target) != n:
         check_consistent_length(np.empty(n), target)
-    return np.asarray(target, np.float64)
+    with hiding_values("y"):
+        return np.asarray(target, np.float64)
 
 
 def _unnamed(dim: int) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ import numpy.typing as npt
 from sklearn.base import OutlierMixin
 
 from hushsum.errors import HushsumWarning, warn
-from hushsum.estimators.base import Bounds, Floats, ReleaseEstimator, noise_error
+from hushsum.estimators.base import Bounds, Floats, KernelEstimator, noise_error
 from hushsum.estimators.particles import DEVIATIONS, particles, unsmoothed
 from hushsum.plan import Plan
 
 _PARTICLES: Final = 512
 
 
-class KernelOutlierDetector(OutlierMixin, ReleaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class KernelOutlierDetector(OutlierMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """Outliers are points where the mean kernel of a private release is low.
 
     Every fit, and :meth:`fit_predict`, makes a new release and charges the ledger once: each fold of a
@@ -37,6 +37,7 @@ class KernelOutlierDetector(OutlierMixin, ReleaseEstimator):  # type: ignore[mis
         ledger: The path of a ledger.
         total_epsilon: The most that all releases of the ledger may spend in all.
         records: About how many records there are, from public knowledge.
+        bandwidth: As of :class:`hushsum.estimators.KernelDensity`.
         contamination: The share of the released density that counts as outlying, above 0 and at most 0.5. Public.
 
     Attributes:
@@ -58,6 +59,7 @@ class KernelOutlierDetector(OutlierMixin, ReleaseEstimator):  # type: ignore[mis
         ledger: str | PathLike[str] | None = None,
         total_epsilon: object = None,
         records: int | None = None,
+        bandwidth: object = None,
         contamination: float = 0.1,
     ) -> None:
         super().__init__(
@@ -68,6 +70,7 @@ class KernelOutlierDetector(OutlierMixin, ReleaseEstimator):  # type: ignore[mis
             ledger=ledger,
             total_epsilon=total_epsilon,
             records=records,
+            bandwidth=bandwidth,
         )
         self.contamination = contamination
 

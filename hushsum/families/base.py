@@ -20,7 +20,7 @@ from hushsum.families.sets import Sets
 from hushsum.notebook import ROWS_MAX, table_html
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
-from hushsum.sensitivity import Sensitivity
+from hushsum.sensitivity import RecordRows, Sensitivity
 from hushsum.student_t import student_t_quantile
 
 Counters = npt.NDArray[np.int64]
@@ -204,6 +204,31 @@ class Family(Protocol):
         ...
 
     @property
+    def rows_sum_to_records(self) -> bool:
+        """Whether each record adds exactly 1 to every row, or to every row of some level, and :meth:`check` demands it.
+
+        A plan then needs no count counter.
+        """
+        ...
+
+    @property
+    def record_rows(self) -> RecordRows:
+        """How well :meth:`records_in` tells the number of records; where rows sum to it alone."""
+        ...
+
+    def records_in(self, counters: npt.NDArray[np.int64]) -> float:
+        """The number of records, from the sums of rows: exact of exact counters, else unbiased.
+
+        Raises:
+            ValueError: Rows do not sum to it.
+        """
+        ...
+
+    def records_covariance(self, counter_variance: float) -> float:
+        """Of the noise of :meth:`records_in` with that of :meth:`answer`, without groups."""
+        ...
+
+    @property
     def kernel_error(self) -> float:
         """α: |E[f(x)·g(q)] − k(x, q)| is at most this for any record and any query within the public bounds."""
         ...
@@ -336,6 +361,9 @@ def refuse_impossible_counts(increments: Increments, records: int, *, rows: int,
 _LARGEST: Final = 2**47 - 1  # what the packing of signed counters holds
 
 
+_NO_SUMS: Final = "rows of this family do not sum to the number of records: a count counter tells it"
+
+
 class _Shaped(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -346,6 +374,22 @@ class _Shaped(Protocol):
 
 class RowsPacked:
     """A family each of whose rows sums to the number of records (:mod:`hushsum.bitpacking`)."""
+
+    rows_sum_to_records: ClassVar[bool] = True
+
+    @property
+    def record_rows(self: _Shaped) -> RecordRows:
+        """The mean of R sums of W counters; an answer reads one counter a row."""
+        rows, width = self.shape
+        return RecordRows(answer=1.0 / rows, count=width / rows)
+
+    def records_in(self: _Shaped, counters: npt.NDArray[np.int64]) -> float:
+        """The mean of the sums of rows."""
+        return float(counters.sum()) / self.shape[0]
+
+    def records_covariance(self: _Shaped, counter_variance: float) -> float:
+        """Of one counter a row with the sums of all rows: σ²/R."""
+        return counter_variance / self.shape[0]
 
     def pack(self: _Shaped, increments: Increments, records: int) -> tuple[int, bytes]:
         """A list of buckets a row, Elias–Fano, or counts."""
@@ -372,6 +416,34 @@ class RowsPacked:
 
 class SignedPacked:
     """A family whose counters have signs and no fixed sum (:mod:`hushsum.bitpacking`)."""
+
+    @property
+    def rows_sum_to_records(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def record_rows(self) -> RecordRows:
+        """None.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(_NO_SUMS)
+
+    def records_in(self, counters: npt.NDArray[np.int64]) -> float:
+        """None.
+
+        Raises:
+            ValueError: Always.
+        """
+        del counters
+        raise ValueError(_NO_SUMS)
+
+    def records_covariance(self, counter_variance: float) -> float:
+        """0: a count counter has noise of its own."""
+        del counter_variance
+        return 0.0
 
     def pack(self: _Shaped, increments: Increments, records: int) -> tuple[int, bytes]:
         """Every counter, or those that are not 0 with their places, whichever is smaller."""

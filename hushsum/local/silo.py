@@ -30,7 +30,7 @@ class SiloDelta:
         window: Its index.
         id: Of the submission; a client has one a window.
         counters: Of :attr:`hushsum.Plan.counters_shape`, of any sign.
-        counts: (classes,), each c times the records of a class, and noise.
+        counts: (classes,), each c times the records of a class, and noise; (0,) where the plan has no count counters.
     """
 
     plan_id: bytes
@@ -53,7 +53,7 @@ def submission(plan: Plan, counters: Int64, counts: Int64, *, window: int, id: D
     Args:
         plan: Of form ``silo``.
         counters: Of :attr:`hushsum.Plan.counters_shape`: the client's own sum; all 0 without records.
-        counts: (classes,): c times the records of each class.
+        counts: (classes,): c times the records of each class; (0,) where the plan has no count counters.
         window: Its index.
         id: The one id of this client's submission for the window.
         entropy: Private randomness.

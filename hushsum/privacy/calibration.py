@@ -27,9 +27,10 @@ from hushsum.privacy.mechanisms import (
 from hushsum.privacy.relations import Cost, Loss
 from hushsum.privacy.verifier import loss_of, scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
-from hushsum.sensitivity import Sensitivity
+from hushsum.sensitivity import RecordRows, Sensitivity
 
 COUNT_SHARE: Final = Fraction(1, 20)  # of ε, or of ρ, for the count counter
+_MUCH: Final = 1.4**2  # of a variance: what a histogram does not pay for a better number of records
 _TOLERANCE: Final = 1e-9  # of ρ, far below the digits that are kept
 
 
@@ -57,7 +58,14 @@ class Budget:
         return loss.times_within(loss, self.limit) if self.adds else int(loss.within(self.limit))
 
 
-def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = None, *, noise: str = AUTO) -> Mechanism:
+def calibrate(
+    sensitivity: Sensitivity,
+    claim: Claim,
+    budget: Budget | None = None,
+    *,
+    noise: str = AUTO,
+    rows: RecordRows | None = None,
+) -> Mechanism:
     """The mechanism with the least noise that supports a claim. All its scales are rounded towards more noise.
 
     Discrete Laplace, pure ε: one scale b = m·(L1 + c)/ε for all counters, where c = ⌈L1·0.05/0.95⌉ gives the count
@@ -72,11 +80,17 @@ def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = No
     for its failures. The test of the number of clients, where the claim has one,
     takes its share of ε first; a failure of a secure sum takes its part of δ.
 
+    Where the sums of rows tell the number of records, there is no count counter, c = 0, if that is better: where the
+    standard error that noise gives an answer, and that of n̂, add up to less, and the budget pays for no fewer releases.
+    Also where answers have no error but noise, which the counter would make 1.4 times as large or more, if the budget
+    pays for a release: histograms of one row, of which counts are asked rather than shares.
+
     Args:
         sensitivity: Of one record under the plan's relation, without the count counter.
         claim: What is promised of one release.
         budget: Of its population; None: it decides nothing.
         noise: ``auto``, ``laplace`` or ``gaussian``; of reports ``auto``.
+        rows: How well the sums of rows tell the number of records; None: they do not, or may not be used for it.
 
     Reports: the largest λ of 6 significant digits with λ^m ≤ e^ε.
 
@@ -90,14 +104,48 @@ def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = No
     clients_scale = None
     if claim.clients_share is not None:
         clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim, "min_clients_share")
+    counted = _with_noise(sensitivity, claim, budget, noise, clients_scale)
+    if rows is None:
+        return counted
+    bare = _with_noise(sensitivity, claim, budget, noise, clients_scale, bare=True)
+    paid = [1 if budget is None else _releases(each, sensitivity, claim, budget) for each in (bare, counted)]
+    if rows.exact and counted.noise_variance >= _MUCH * bare.noise_variance and paid[0] >= min(1, paid[1]):
+        return bare
+    return bare if paid[0] >= paid[1] and _errors(bare, rows) < _errors(counted, rows) else counted
+
+
+def _errors(mechanism: Mechanism, rows: RecordRows) -> float:
+    """The standard errors that noise gives an answer and the number of records, added up."""
+    return math.sqrt(mechanism.noise_variance * rows.answer) + count_error(mechanism, rows)
+
+
+def count_error(mechanism: Mechanism, rows: RecordRows | None) -> float:
+    """The standard error of the number of records, by the count counter, or where there is none by the sums of rows."""
+    std_error = math.sqrt(mechanism.noise_variance)
+    if mechanism.count_scale:
+        return std_error / mechanism.count_scale
+    assert rows is not None, "without a count counter the sums of rows tell it"
+    return std_error * math.sqrt(rows.count)
+
+
+def _with_noise(
+    sensitivity: Sensitivity,
+    claim: Claim,
+    budget: Budget | None,
+    noise: str,
+    clients_scale: Fraction | None,
+    *,
+    bare: bool = False,
+) -> Mechanism:
+    """With the noise that is asked for, or the better one; ``bare``: without a count counter."""
     if not claim.delta or NOISES[noise] == DISCRETE_LAPLACE:
-        return _laplace(sensitivity, claim, clients_scale, budget)
-    gaussian = _gaussian(sensitivity, claim, clients_scale)
+        return _laplace(sensitivity, claim, clients_scale, budget, bare=bare)
+    gaussian = _gaussian(sensitivity, claim, clients_scale, bare=bare)
     # Pure secure sums have another rule for their failures, which the first release of a population would then fix.
     if NOISES[noise] == DISCRETE_GAUSSIAN or (claim.honest_survivors is not None and not claim.reserved):
         return gaussian
     try:
-        laplace = _laplace(sensitivity, claim, clients_scale, budget)
+        laplace = _laplace(sensitivity, claim, clients_scale, budget, bare=bare)
     except PlanError:  # no counter can hold it
         return gaussian
     if laplace.noise_variance >= gaussian.noise_variance:
@@ -108,7 +156,7 @@ def calibrate(sensitivity: Sensitivity, claim: Claim, budget: Budget | None = No
 
 @dataclass(frozen=True)
 class CountChoice:
-    """One multiplier of the count counter that discrete Laplace noise may have.
+    """One multiplier of the count counter that discrete Laplace noise may have; 0: no counter.
 
     Attributes:
         mechanism: With it.
@@ -121,21 +169,25 @@ class CountChoice:
     releases: int
 
 
-def count_choices(sensitivity: Sensitivity, claim: Claim, budget: Budget) -> tuple[CountChoice, ...]:
-    """What :func:`calibrate` chooses the multiplier of the count counter from: 5 % of ε, or 5 % of ρ.
+def count_choices(
+    sensitivity: Sensitivity, claim: Claim, budget: Budget, rows: RecordRows | None = None
+) -> tuple[CountChoice, ...]:
+    """What :func:`calibrate` chooses the multiplier of the count counter from: 5 % of ε, or 5 % of ρ, or 0.
 
     Args:
         sensitivity: Of one record, without the count counter.
         claim: What is promised of one release; not of reports.
         budget: Of the population.
+        rows: As :func:`calibrate` has it.
 
     Returns:
-        The larger multiplier first; one alone where both are the same.
+        The larger multiplier first; one alone where both are the same, and 0 last, where it is possible.
     """
     clients = Fraction(0) if claim.clients_share is None else round_up(1 / claim.clients_epsilon)
     return tuple(
-        CountChoice(mechanism, math.sqrt(mechanism.noise_variance) / mechanism.count_scale, budget.releases(loss))
-        for mechanism in _laplaces(sensitivity, claim, clients or None)
+        CountChoice(mechanism, count_error(mechanism, rows), budget.releases(loss))
+        for bare in (False, True)[: 1 if rows is None else 2]
+        for mechanism in _laplaces(sensitivity, claim, clients or None, bare=bare)
         for loss in (loss_of(mechanism, sensitivity, claim),)
     )
 
@@ -160,9 +212,9 @@ def check_noise(noise: str, claim: Claim, name: str | None = None) -> None:
 
 
 def _laplace(
-    sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, budget: Budget | None
+    sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, budget: Budget | None, *, bare: bool
 ) -> Mechanism:
-    usual, *others = _laplaces(sensitivity, claim, clients_scale)
+    usual, *others = _laplaces(sensitivity, claim, clients_scale, bare=bare)
     if budget is None or not budget.limit.delta:
         return usual
     paid = {each: _releases(each, sensitivity, claim, budget) for each in (usual, *others)}
@@ -170,11 +222,13 @@ def _laplace(
     return max(paid, key=paid.__getitem__) if any(paid.values()) else [*paid][-1]
 
 
-def _laplaces(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None) -> Iterator[Mechanism]:
-    """With 5 % of ε for the count counter, and, where that is less, with 5 % of ρ."""
+def _laplaces(
+    sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, *, bare: bool
+) -> Iterator[Mechanism]:
+    """With 5 % of ε for the count counter, and, where that is less, with 5 % of ρ; or without it."""
     of_epsilon = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
     of_rho = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
-    for count_scale in (of_epsilon, of_rho)[: 2 if of_rho < of_epsilon else 1]:
+    for count_scale in (0,) if bare else (of_epsilon, of_rho)[: 2 if of_rho < of_epsilon else 1]:
         needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
         scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
         yield Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
@@ -211,8 +265,8 @@ def round_up(value: Fraction) -> Fraction:
     return _ceil(value / notch) * notch
 
 
-def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None) -> Mechanism:
-    count_scale = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
+def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, *, bare: bool) -> Mechanism:
+    count_scale = 0 if bare else _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
     squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
     rho = _rho(claim.counters_epsilon, claim.noise_delta)
     needed = max(squared / (2 * rho), Fraction(SHARE_MIN * (claim.honest_survivors or 0)))

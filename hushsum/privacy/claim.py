@@ -22,7 +22,7 @@ class Claim:
         clients_share: The share of ε for the noised test of the number of clients, above 0 and below 1; None: no test.
         honest_survivors: h, the least number of honest clients whose shares of noise are in a secure sum; None: one
             party draws all noise.
-        counters: D, the number of all counters, count counters included; with ``honest_survivors`` alone.
+        counters: D, at least the number of all counters, count counters included; with ``honest_survivors`` alone.
         reports: How each record becomes a report of its own, by local randomisation; None: counters get noise.
         drawn: Whether cohorts are drawn from a pool, so that δ pays for bad draws too; with ``honest_survivors`` alone.
         reserved: Whether a part of the population's total δ is kept for failures; with ``honest_survivors`` alone.

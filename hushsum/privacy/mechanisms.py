@@ -46,13 +46,14 @@ SCALES: Final[Mapping[str, tuple[Fraction, Fraction]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Independent noise of one distribution on every counter, the count counter included; or a randomiser of reports.
+    """Independent noise of one distribution on every counter, count counters included; or a randomiser of reports.
 
     Args:
         name: ``discrete-laplace`` or ``discrete-gaussian``; or of reports ``k-rr``, ``projective`` or ``one-bit``.
         scale: Its exact parameter: b with P(k) ∝ e^(−|k|/b), or σ² with P(k) ∝ e^(−k²/2σ²). Of a randomiser λ, of at
             most 6 significant digits: no report is more than λ times as likely for one record as for another.
-        count_scale: c, by which one record moves the count counter; from 1 to 2^33. Of a randomiser 1.
+        count_scale: c, by which one record moves the count counter; from 1 to 2^33. 0: there is no count counter, and
+            the sums of rows tell the number of records; for families of which every row sums to it. Of a randomiser 1.
         clients_scale: b of the discrete Laplace noise on the number of clients that decides whether a window is
             released; None: nothing noised decides it.
         honest_survivors: h, the shares of clients that the noise of the scale is made of; None: it is drawn whole.
@@ -73,8 +74,8 @@ class Mechanism:
         if self.name not in MECHANISMS:
             raise PlanError("privacy.mechanism.name", self.name, " or ".join(map(repr, MECHANISMS)))
         _check_scale("scale", self.scale, self.name)
-        if type(self.count_scale) is not int or not 1 <= self.count_scale <= COUNT_SCALE_MAX:
-            expected = f"an integer from 1 to {COUNT_SCALE_MAX}"
+        if type(self.count_scale) is not int or not 0 <= self.count_scale <= COUNT_SCALE_MAX:
+            expected = f"an integer from 0 to {COUNT_SCALE_MAX}"
             raise PlanError("privacy.mechanism.count_scale", self.count_scale, expected)
         if self.clients_scale is not None:
             _check_scale("clients_scale", self.clients_scale, DISCRETE_LAPLACE)
@@ -166,7 +167,7 @@ class Mechanism:
         expected = "an exact rational above 0"
         name = table.choice("name", built=MECHANISMS)
         scale = table.real("scale", expected=expected, above=0)
-        count_scale = table.integer("count_scale", low=1)
+        count_scale = table.integer("count_scale", low=0)
         clients = table.real("clients_scale", expected=expected, above=0) if table.has("clients_scale") else None
         survivors = table.integer("honest_survivors", low=1) if table.has("honest_survivors") else None
         field = table.integer("field", low=2, high=FIELD_MAX) if table.has("field") else None

@@ -46,7 +46,7 @@ Bytes = bytes  # Words has a size of this name
 
 @dataclass(frozen=True)
 class Words:
-    """The vector of one client of a secure sum: D counters and a count counter of each class.
+    """The vector of one client of a secure sum: D counters, and a count counter of each class where there are some.
 
     Adding two is plain addition in :attr:`dtype`, which wraps around; packing reduces modulo 2^ℓ.
 
@@ -54,7 +54,7 @@ class Words:
         bits: ℓ of the counters, from 2 to 63.
         count_bits: ℓ of the count counters, from 2 to 63.
         size: D, at least 1.
-        classes: At least 1.
+        classes: At least 1; 0 without count counters.
 
     Raises:
         ValueError: A width or a size is out of range.
@@ -69,8 +69,9 @@ class Words:
         for name in ("bits", "count_bits"):
             if not 2 <= getattr(self, name) <= BITS_MAX:
                 raise ValueError(f"{name} of words is from 2 to {BITS_MAX}, got {getattr(self, name)}")
-        if self.size < 1 or self.classes < 1:
-            raise ValueError(f"words of {self.size} counters and {self.classes} classes, expected at least 1 of each")
+        if self.size < 1 or self.classes < 0:
+            came = f"words of {self.size} counters and {self.classes} count counters"
+            raise ValueError(f"{came}, expected at least 1 and 0")
 
     @property
     def dtype(self) -> "np.dtype[Any]":
@@ -143,7 +144,7 @@ def words_of(sensitivity: Sensitivity, shape: tuple[int, ...], classes: int, spe
     Args:
         sensitivity: Of one record, without the count counter.
         shape: Of the counters of one class.
-        classes: At least 1.
+        classes: At least 1; each has a count counter, if the plan has them.
         spec: What the plan promises, with a cohort, or of form ``silo``.
 
     Raises:
@@ -155,7 +156,7 @@ def words_of(sensitivity: Sensitivity, shape: tuple[int, ...], classes: int, spe
     assumed = _RECORDS_OF_A_SILO if cohort is None else _RECORDS_ASSUMED
     records = clients * (spec.records_per_client or assumed)  # of all clients together
     noise = laplace_tail if mechanism.name == DISCRETE_LAPLACE else gaussian_tail
-    size = classes * prod(shape)
+    size, classes = classes * prod(shape), classes if mechanism.count_scale else 0
     bits, count_bits = (
         bits_needed(records * each, noise(mechanism.scale, clients, shares, counters))
         for each, counters in ((sensitivity.linf, size), (mechanism.count_scale, classes))

@@ -23,7 +23,7 @@ from hushsum.privacy.relations import ADD_REMOVE, CLIENT, FAILURE_SHARE, REPLACE
 from hushsum.privacy.verifier import loss_of, rho_of, verify_clients, verify_counters, verify_draws, verify_shares
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
-from hushsum.sensitivity import Sensitivity
+from hushsum.sensitivity import Sensitivity, Summed
 
 __all__ = ["PARTICIPATIONS", "PROTECTED", "PUBLIC", "PrivacySpec"]
 
@@ -51,7 +51,8 @@ class PrivacySpec:
         mechanism: The noise, or the randomiser, with exact parameters.
         mode: ``central``, ``secure`` or ``local``: who draws the noise.
         cohort: Of a secure sum; None in other modes.
-        counters: All counters that a secure sum has, count counters included; None in other modes.
+        counters: All counters that a secure sum has, with a count counter for each class, whether it has one or not;
+            None in other modes.
         local: The form of mode ``local``; None in other modes.
         reports: How each record becomes a report; None but in mode ``local`` with that form.
     """
@@ -80,6 +81,7 @@ class PrivacySpec:
         min_clients: int = 0,
         counters: int | None = None,
         space: ReportSpace | None = None,
+        sketch: Summed | None = None,
     ) -> "PrivacySpec":
         """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is.
 
@@ -89,6 +91,7 @@ class PrivacySpec:
             min_clients: ``window.min_clients``.
             counters: Of all classes, count counters included; read in mode ``secure`` alone.
             space: What reports are drawn from; read in mode ``local`` alone.
+            sketch: What may tell the number of records without a count counter; None: nothing does.
 
         Raises:
             PlanError: With the key, what came and what was expected.
@@ -111,7 +114,7 @@ class PrivacySpec:
         drawn = cohort is not None and cohort.pool > 0
         reserved = cohort is not None and cohort.reserved
         claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn, reserved)
-        mechanism = mechanism_of(table, sensitivity, claim, budget_of(total_epsilon, total_delta, unit))
+        mechanism = mechanism_of(table, sensitivity, claim, budget_of(total_epsilon, total_delta, unit), sketch)
         table.finish()
         spec = cls(
             epsilon=epsilon,
@@ -419,13 +422,19 @@ def budget_of(total_epsilon: Fraction, total_delta: Fraction, unit: str) -> Budg
     return Budget(Cost(total_epsilon, total_delta), adds=unit == CLIENT)
 
 
-def mechanism_of(table: Table, sensitivity: Sensitivity, claim: Claim, budget: Budget) -> Mechanism:
+def mechanism_of(
+    table: Table, sensitivity: Sensitivity, claim: Claim, budget: Budget, sketch: Summed | None = None
+) -> Mechanism:
     """The mechanism as it is written, verified; or calibrated where it is not, for the noise that is asked for."""
     noise = table.choice("noise", built=tuple(NOISES), default=AUTO)
     written = table.optional_table("mechanism")
     if written is None:
-        return calibrate(sensitivity, claim, budget, noise=noise)
+        rows = sketch.record_rows if sketch is not None and sketch.rows_sum_to_records else None
+        return calibrate(sensitivity, claim, budget, noise=noise, rows=None if claim.reports else rows)
     mechanism = Mechanism.from_table(written)
+    if not mechanism.count_scale and (sketch is None or not sketch.rows_sum_to_records):
+        expected = "at least 1: rows of this sketch do not sum to the number of records; only a counter tells it"
+        raise PlanError(written.name("count_scale"), 0, expected)
     check_noise(noise, claim, mechanism.name)
     key, scale = "scale", mechanism.scale
     try:

@@ -125,7 +125,7 @@ def _event(plan: Promising) -> Event:
     mechanism, claim = plan.privacy.mechanism, plan.privacy.claim
     if claim.reports is not None:
         return Event(mechanism.name, mechanism.scale, ONE_REPORT.times(claim.records, claim.records), claim.epsilon)
-    size = prod(plan.counters_shape) + plan.counters_shape[0]
+    size = prod(plan.counters_shape) + (plan.counters_shape[0] if mechanism.count_scale else 0)
     moved = plan.family.sensitivity.with_count(mechanism.count_scale).times(claim.records, size)
     pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)
     shares = None

@@ -36,19 +36,18 @@ def release(
         PlanError: The plan does not allow this ε or δ.
     """
     refuse_drawn_by_clients(sketch.plan)
-    plan, counts, limits = sketch.plan, sketch.counts, sketch.plan.limits
+    plan, limits = sketch.plan, sketch.plan.limits
     changes = {key: value for key, value in (("epsilon", epsilon), ("delta", delta)) if value is not None}
     if changes:
         plan = plan.replace_privacy(**changes)
-        counts = counts // sketch.plan.privacy.mechanism.count_scale * plan.privacy.mechanism.count_scale
-        sketch = Sketch.of_counters(plan, sketch.counters, counts)
+        sketch = sketch.under(plan)
     if ledger is not None:
         ledger.charge(spend_of(plan, kind=IN_PROCESS, window=None), limits)
     return draw(sketch, kind=IN_PROCESS, window=None, entropy=OsEntropy(), accounted=ledger is not None)
 
 
 def draw(sketch: Sketch, *, kind: str, window: int | None, entropy: Entropy, accounted: bool) -> Release:
-    """The release of a closed sum: the plan's noise on every counter and count counter of every class, once.
+    """The release of a closed sum: the plan's noise on every counter and every count counter of every class, once.
 
     Raises:
         GuaranteeError: As :func:`release`.

@@ -21,7 +21,7 @@ def of_sums(
     Args:
         plan: Of mode ``secure``.
         counters: int64, (classes, shape of the family...): the sum of all cohorts of the window.
-        counts: int64, (classes,): of their count counters.
+        counts: int64, (classes,): of their count counters; (0,) where the plan has none.
         window: Its index.
         cohorts: How many cohorts are in it.
         submissions: How many clients are in it: the survivors of all cohorts.
@@ -45,7 +45,7 @@ def of_silos(plan: Plan, counters: Counters, counts: Counters, *, window: int, s
     Args:
         plan: Of mode ``local``, form ``silo``.
         counters: int64, (classes, shape of the family...): the sum of all submissions of the window.
-        counts: int64, (classes,): of their count counters.
+        counts: int64, (classes,): of their count counters; (0,) where the plan has none.
         window: Its index.
         submissions: How many clients are in it, each once.
 

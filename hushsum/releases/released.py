@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hushsum import query
 from hushsum.entropy import OsEntropy
-from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, warn
+from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, ReleaseError, warn
 from hushsum.families import Answer
 from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
@@ -51,7 +51,8 @@ class Release:
         window: Index of the window; None without one.
         counters: int64, (classes, shape of the family...): the noised integers. Of reports (1, R, outputs): how many
             came of each row and output, which queries undo.
-        counts: int64, (classes,): the noised count counters. Of reports (1,): how many came, exactly.
+        counts: int64, (classes,): the noised count counters; (0,) where the plan has none. Of reports (1,): how many
+            came, exactly.
         guarantee: What was promised, and by which mechanism.
         accounted: Whether a ledger was charged.
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
@@ -76,6 +77,9 @@ class Release:
     new_ledger: str = ""
 
     def __post_init__(self) -> None:
+        if self.counts.shape != (self.plan.count_counters,):
+            came, expected = self.counts.shape, (self.plan.count_counters,)
+            raise ReleaseError(f"count counters of shape {came}, expected {expected}: those of the plan")
         for name in ("counters", "counts"):
             view = getattr(self, name).view()
             view.flags.writeable = False
@@ -99,6 +103,7 @@ class Release:
         clients: Any = None,
         records_per_client: int | None = None,
         records: int | None = None,
+        bandwidth: object = None,
         name: str = "data",
     ) -> "Release":
         """The private release of a table or an array, by a plan that is proposed from public bounds and what is said.
@@ -126,6 +131,8 @@ class Release:
             clients: For unit ``client``, the name of their column, or n ids.
             records_per_client: For unit ``client``, the most records of one.
             records: About how many there are, from public knowledge; None: 100,000. It sizes the sketch.
+            bandwidth: Of the kernel, as a share of the width of the bounds, from public knowledge; None: see
+                :func:`hushsum.proposal.propose`.
             name: Of the plan.
 
         Warns:
@@ -175,6 +182,7 @@ class Release:
             classes=classes,
             records=records,
             records_per_client=records_per_client,
+            bandwidth=bandwidth,
             name=name,
         )
         sketch = Sketch(proposal.plan)

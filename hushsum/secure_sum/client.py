@@ -137,7 +137,7 @@ class ClientRound:
         key: Its identity key.
         directory: Everybody's identity keys; None only where the plan names none.
         counters: int64 (D,): what the window's records add up to; not to be changed before the vector is sent.
-        counts: int64 (classes,): the count counters, each in units of the plan's ``count_scale``.
+        counts: int64 (classes,): the count counters, each in units of the plan's ``count_scale``; (0,) where that is 0.
         share: One client's share of the noise. It is sampled once, at the grant, and whoever grants can measure how
             long that takes: have it drawn before.
         entropy: Private randomness.

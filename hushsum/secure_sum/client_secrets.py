@@ -56,7 +56,7 @@ class ClientSecrets:
         ):
             if values.dtype != np.int64 or values.shape != shape:
                 raise ValueError(f"{what}: {values.dtype} {values.shape}, expected int64 {shape}")
-            if largest is not None and (int(values.max()) > largest or int(values.min()) < -largest):
+            if largest is not None and (int(values.max(initial=0)) > largest or int(values.min(initial=0)) < -largest):
                 raise ValueError(f"{what} exceed {largest}, the largest value of a client under this plan")
         self._parameters = parameters
         self._client_id = client_id

@@ -16,6 +16,7 @@ import numpy as np
 from hushsum import query
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
+from hushsum.privacy.calibration import AUTO, calibrate
 from hushsum.releases import Release
 from hushsum_simulator.audit.report import Floats, Integers
 
@@ -54,8 +55,12 @@ class Case:
     second: DataSet = field(repr=False)
 
 
-def plan_of(*, sketch: Any = None, record: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
+def plan_of(
+    *, sketch: Any = None, record: Any = None, min_clients: Any = 0, counted: Any = True, **privacy: Any
+) -> Plan:
     """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table.
+
+    It has a count counter; or with ``counted`` false what its maker chooses, which for small sketches is none.
 
     A key whose value is None is left out. With a δ its noise is Gaussian: of few rows a maker would take Laplace noise.
     """
@@ -74,7 +79,17 @@ def plan_of(*, sketch: Any = None, record: Any = None, min_clients: Any = 0, **p
         name: {key: value for key, value in {**table, **changes[name]}.items() if value is not None}
         for name, table in _TABLES.items()
     }
-    return Plan.from_fields({"name": "audit", **tables})
+    plan = Plan.from_fields({"name": "audit", **tables})
+    return with_count_counter(plan, noise=privacy.get("noise", AUTO)) if counted else plan
+
+
+def with_count_counter(plan: Plan, *, noise: str = AUTO) -> Plan:
+    """The same plan with a count counter, where its maker chose to have none."""
+    if plan.count_counters:
+        return plan
+    privacy = plan.privacy
+    mechanism = calibrate(plan.family.sensitivity, privacy.claim, privacy.budget, noise=noise)
+    return plan.replace_privacy(mechanism=mechanism.to_fields())
 
 
 def secure_plan_of(clients: int, *, sketch: Any = None, **privacy: Any) -> Plan:
@@ -213,5 +228,7 @@ def seen_of(release: Release | None, withheld: int, exact: tuple[Integers, Integ
     if asks:
         total, density = (float(answer.value[0]) for answer in (release.kernel_sum(_PLACE), release.density(_PLACE)))
     implied = total / density if density else np.nan
-    counted = query.count(release.plan, release.counts)  # of the count counter alone, where a mistake would show most
+    # Of the count counter alone, where a mistake would show most, if there is one.
+    rows = None if release.plan.count_counters else release.counters
+    counted = query.count(release.plan, release.counts, counters=rows)
     return [1.0, float(withheld), counted, float(along), float(clipped), density, implied]

@@ -66,11 +66,12 @@ def audit(settings: AuditSettings, progress: Progress) -> Report:
 
 
 def plans() -> Iterator[tuple[str, Plan]]:
-    """A small plan of every mechanism, unit and relation, with and without a test of the number of clients."""
+    """A small plan of every mechanism, unit and relation, and with or without a test of clients, or a count."""
     for promise in _PROMISES:
         for noise in ({}, {"delta": _DELTA, "epsilon": 2}):
             keys = {**promise, **noise}
             yield "fold", cases.plan_of(**keys)
+            yield "fold, no count counter", cases.plan_of(counted=False, **keys)
             yield "outcome", cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5", **keys)
 
 
@@ -99,6 +100,7 @@ def secure_plans() -> Iterator[Plan]:
         yield cases.secure_plan_of(5, **promise)
         yield cases.secure_plan_of(6, **promise, **CLIENT)
         yield cases.secure_plan_of(7, sketch={"rows": 2, "buckets": 4}, **promise)
+        yield cases.secure_plan_of(5, counted=False, **promise)
 
 
 def cohort_plans() -> Iterator[Plan]:
@@ -123,8 +125,8 @@ def _submissions(settings: AuditSettings) -> int:
 
 def _others(settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
     """Cases that the small plans of :func:`plans` do not cover."""
-    several = cases.plan_of(sketch={"rows": 3, "buckets": 4})
-    yield replace(claimed("several rows", several), exact=epsilon(several, changes(several, added), 0.0))
+    for several in several_rows():
+        yield replace(claimed("several rows", several), exact=epsilon(several, changes(several, added), 0.0))
     for plan in weighted_plans():
         found = epsilon(plan, changes(plan, added) | changes(plan, folded), float(plan.privacy.delta))
         yield replace(claimed("weighted moments", plan), exact=found)
@@ -145,6 +147,14 @@ def _others(settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
         cases.lone_record(tested, "service outcome", clients=_CLIENTS - 1),
     ):
         yield run(case, service, runs // _WINDOWS, progress)
+
+
+def several_rows() -> Iterator[Plan]:
+    """Of a count counter; and without one, hashes of space and a histogram with levels."""
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4})
+    yield cases.plan_of(sketch={"rows": 3, "buckets": 4}, counted=False)
+    cells = {"family": "partition", "kernel": None, "bandwidth": "2.5", "rows": 1, "buckets": 4, "levels": 2}
+    yield cases.plan_of(sketch=cells, counted=False)
 
 
 def run(case: Case, pipeline: Pipeline, runs: int, progress: Progress, *, asks: bool = False) -> AuditRow:

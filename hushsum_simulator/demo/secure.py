@@ -477,5 +477,4 @@ class Secure(Mode):
 
 def _twin(bulk: Sketch) -> Sketch:
     """The same counters under the plan of central mode."""
-    plan, scale = plans.central_twin(bulk.plan), bulk.plan.privacy.mechanism.count_scale
-    return Sketch.of_counters(plan, bulk.counters, bulk.counts // scale * plan.privacy.mechanism.count_scale)
+    return bulk.under(plans.central_twin(bulk.plan))

@@ -198,7 +198,11 @@ def fault_plan() -> Plan:
                 "buckets": 1024,
                 "seed": 3,
             },
-            "privacy": {"epsilon": 1000, "total_epsilon": 10_000_000},
+            "privacy": {
+                "epsilon": 1000,
+                "total_epsilon": 10_000_000,
+                "mechanism": {"name": "discrete-laplace", "scale": "0.009", "count_scale": 1},  # its count is checked
+            },
             "window": {"length": "1m", "lateness": "0s"},
         }
     )

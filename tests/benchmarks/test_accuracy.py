@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 import hushsum as hs
-from benchmarks.accuracy import postprocessing, quantiles
+from benchmarks.accuracy import estimators, postprocessing, quantiles
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA, Curve, Truth, best_rows, errors_of, keys, measure
 from benchmarks.accuracy.data import DataSet, vectors
 from benchmarks.accuracy.page import text, write
@@ -159,6 +159,27 @@ def test_the_page_shows_quantiles_beside_the_libraries_that_are_installed(
     page = text(rows)
     assert "## Quantiles" in page
     assert page.count("| not installed |") == 3
+
+
+@pytest.mark.usefixtures("repeatable_noise")
+def test_the_page_shows_classifiers_beside_peers_where_these_were_measured(rng: np.random.Generator) -> None:
+    labels = (np.arange(6000) % 2).astype(np.float64)
+    points = rng.normal(0.3 + 0.4 * labels[:, None], 0.05, (6000, 2))
+    some = "little", points, labels, [(0.0, 1.0)] * 2
+    rows = [*estimators._classes(*some, quick=True), *estimators._linear_classes(*some, quick=True)]
+    assert [row["estimator"] for row in rows] == ["KernelClassifier"] * 2 + ["LinearClassifier"] * 2
+    assert all(float(row["median"]) > 0.9 for row in rows)
+    measured: list[Row] = [{"part": "estimators", **row} for row in rows]
+    page = text(measured)
+    assert "## Estimators at ε = 1" in page
+    assert "diffprivlib's" not in page
+    peers: list[Row] = [
+        {"part": "peers", "peer": kind, "data": "little", "median": median, "least": 0.1, "most": 1.0}
+        for kind, median in (("LogisticRegression", 1.01), ("GaussianNB", 0.5))
+    ]
+    page = text([*measured, *peers])
+    assert "| diffprivlib's LogisticRegression | diffprivlib's GaussianNB |" in page
+    assert "little at δ = 0: above GaussianNB, 1.0 points below LogisticRegression" in " ".join(page.split())
 
 
 def test_a_regression_explains_what_it_can() -> None:

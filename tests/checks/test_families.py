@@ -3,6 +3,7 @@
 A check is a function that raises AssertionError; planted mistakes below show that it does.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -153,6 +154,19 @@ def test_one_record_changes_no_more_than_the_sensitivity_says(example: Example, 
     reached, bound = np.max(seen, axis=0), (stated.l0, stated.l1, stated.l2_squared, stated.linf)
     assert np.all(reached <= bound)
     assert not example.reached or tuple(reached) == bound
+
+
+def test_rows_that_say_so_sum_to_the_number_of_records(example: Example, rng: np.random.Generator) -> None:
+    """Of exact counters they tell it exactly; of noise alone with the variance that the family states."""
+    family = example.build()
+    if not family.rows_sum_to_records:
+        with pytest.raises(ValueError, match="a count counter tells it"):
+            family.records_in(np.zeros(family.shape, np.int64))
+        return
+    for n in (0, 1, 90):
+        assert round(family.records_in(example.counters_of(family, example.points.random(rng, n))), 6) == n
+    drawn = np.array([family.records_in(rng.integers(-1, 2, family.shape)) for _ in range(400)])  # of variance 2/3
+    assert drawn.var() == pytest.approx(family.record_rows.count * 2 / 3, rel=5 * math.sqrt(2 / 400))
 
 
 def test_encoding_gives_what_adding_does_to_zeroes(example: Example, rng: np.random.Generator) -> None:

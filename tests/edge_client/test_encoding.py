@@ -31,7 +31,7 @@ def set_plan() -> Plan:
 def counters_of(plan: Plan, records: Any, labels: object = None) -> tuple[np.ndarray, int]:
     """The counters that the deltas of a batch add up to, and the number of dropped records."""
     batch = split(plan, records, 0, labels)
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     for number, unbound in enumerate(batch.deltas):
         delta = Delta.unpack(unbound.pack(DeltaId(0, number)), plan)
         assert delta.records == unbound.records <= plan.delta_records_max

@@ -78,7 +78,7 @@ def _taught(plan: Plan) -> DeltaReader | None:
 
 def _counters(delta: Delta, plan: Plan) -> tuple[Any, Any]:
     counters = np.zeros(plan.counters_shape, np.int64)
-    counts = np.zeros(plan.counters_shape[0], np.int64)
+    counts = np.zeros(plan.count_counters, np.int64)
     apply(delta, counters, counts, plan.privacy.mechanism.count_scale)
     return counters, counts
 

@@ -41,7 +41,7 @@ def _file(*parts: bytes) -> bytes:
 def _of(plan: Plan, kind: str = TUMBLING, **numbers: Any) -> bytes:
     """An empty release with these numbers, right or wrong: what writes a file does not look at them."""
     window = None if kind == IN_PROCESS else 3
-    values = np.zeros(int(np.prod(plan.counters_shape)) + plan.counters_shape[0], np.int64)
+    values = np.zeros(int(np.prod(plan.counters_shape)) + plan.count_counters, np.int64)
     return encode(plan, Header(kind, window, plan.counters_shape, accounted=True, **numbers), values)
 
 

@@ -21,7 +21,9 @@ def release_of(plan: Plan, records: Floats, noise: float = 0.0, seed: int = 0) -
     counters = np.zeros((1, *plan.family.shape), np.int64)
     plan.family.add(counters[0], plan.family.accept(records)[0])
     counters += np.rint(np.random.default_rng(seed).normal(0, noise, counters.shape)).astype(np.int64)
-    return Release(plan, "in-process", None, counters, np.zeros(1, np.int64), plan.guarantee, accounted=False)
+    return Release(
+        plan, "in-process", None, counters, np.zeros(plan.count_counters, np.int64), plan.guarantee, accounted=False
+    )
 
 
 def regression_records(rng: np.random.Generator, n: int) -> Floats:

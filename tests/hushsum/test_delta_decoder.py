@@ -110,7 +110,7 @@ def agrees_on(plan: Plan, batch: Batch, i: int, data: bytes) -> Reason | None:
     assert batch.states[i] == GOOD, data.hex()
     assert batch.headers[i].tolist() == [delta.id.sequence, delta.window]
     assert (batch.streams[i], batch.spans[i, 2]) == (delta.id.stream, delta.records)
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     apply(delta, counters, counts, 1)
     assert counted(plan, batch, i) == (counters.reshape(-1).tolist(), counts.tolist())
     return None

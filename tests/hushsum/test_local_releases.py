@@ -46,7 +46,7 @@ def silos(plan: hs.Plan = SILO, submissions: int = 19) -> hs.Release:
     drawn = np.random.default_rng(1)
     size = 50 if submissions else 0
     counters = drawn.integers(-size, size + 1, plan.counters_shape)
-    counts = drawn.integers(-size, size + 1, plan.counters_shape[0])
+    counts = drawn.integers(-size, size + 1, plan.count_counters)
     return of_silos(plan, counters, counts, window=4, submissions=submissions)
 
 
@@ -114,7 +114,7 @@ def test_only_a_plan_of_reports_has_releases_of_reports(plan: hs.Plan) -> None:
 
 @pytest.mark.parametrize("plan", [small_plan(), secure_plan(), REPORTS], ids=["central", "secure", "reports"])
 def test_only_a_plan_of_silos_has_releases_of_silos(plan: hs.Plan) -> None:
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     with pytest.raises(GuaranteeError, match="its clients do not add noise themselves"):
         of_silos(plan, counters, counts, window=4, submissions=1)
 

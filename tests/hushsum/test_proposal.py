@@ -49,6 +49,56 @@ def test_sobol_rows_are_proposed_up_to_20_columns() -> None:
     assert draws == {3: "sobol", 20: "sobol", 21: "independent"}
 
 
+@pytest.mark.parametrize("question", ["outliers", "classes"])
+def test_where_places_are_compared_the_kernel_decays_fast(question: str) -> None:
+    found = {dim: proposed(columns(dim, alike=True), question=question).tables["sketch"] for dim in (2, 3, 4, 20, 200)}
+    assert [found[dim]["kernel"] for dim in found] == ["gaussian", "gaussian", "laplacian", "laplacian", "euclidean"]
+    assert (found[3]["family"], found[3]["order"]) == ("hermite", 1)
+    plain = proposed(columns(4, alike=True)).tables["sketch"]
+    assert plain["kernel"] == "euclidean"
+    reports = proposed(columns(3, alike=True), question=question, trust="report").tables["sketch"]
+    assert (reports["family"], reports["kernel"]) == ("hashed", "laplacian")
+
+
+def test_classes_have_few_rows_of_many_buckets_at_delta_0_and_many_with_sobol_points_above() -> None:
+    few, many = (proposed(columns(8, alike=True), question="classes", delta=d).tables["sketch"] for d in (0, 1e-6))
+    assert (few["rows"], few["buckets"], few["draws"]) == (32, 8192, "independent")
+    assert (many["rows"], many["buckets"], many["draws"]) == (1024, 1024, "sobol")
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("dim", [2, 8])
+def test_a_bandwidth_that_is_given_is_a_share_of_the_bounds(dim: int, alike: bool) -> None:
+    proposal = proposed(columns(dim, alike=alike), question="density", bandwidth="0.05")
+    width = 2 if alike else 1  # columns that are not alike are scaled to 1
+    assert proposal.tables["sketch"]["bandwidth"] == Fraction(width, 20)
+    narrow, wide = (proposed(columns(8, alike=alike), bandwidth=share) for share in ("0.01", 1))
+    assert narrow.density < wide.density
+    assert narrow.tables["sketch"]["rows"] <= wide.tables["sketch"]["rows"]
+
+
+@pytest.mark.parametrize("trust", ["central", "silo"])
+def test_a_narrow_bandwidth_that_is_given_does_not_make_a_huge_sketch(trust: str) -> None:
+    for dim, question in product((1, 2, 3), ("density", "classes")):
+        for bandwidth in ("0.1", "0.01", "0.001", "0.0001"):
+            plan = proposed(columns(dim, alike=True), question=question, trust=trust, bandwidth=bandwidth).plan
+            assert np.prod(plan.counters_shape) <= 2**25
+    assert proposed(columns(2, alike=True), bandwidth="0.01").tables["sketch"]["family"] == "hermite"
+    assert proposed(columns(2, alike=True), bandwidth="0.0001").tables["sketch"]["family"] == "hashed"
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1, "1.01"])
+def test_a_bandwidth_that_is_no_share_is_refused(bandwidth: object) -> None:
+    with pytest.raises(ValueError, match=r"bandwidth: got .*, expected a share of the bounds' width, above 0"):
+        proposed(columns(2, alike=True), bandwidth=bandwidth)
+
+
+@pytest.mark.parametrize("question", ["histogram", "regression"])
+def test_questions_without_a_kernel_refuse_a_bandwidth(question: str) -> None:
+    with pytest.raises(ValueError, match=f"bandwidth: not supported with question '{question}'"):
+        proposed(columns(2, alike=True), question=question, bandwidth="0.1")
+
+
 @pytest.mark.parametrize(
     "bounds",
     [(0, 1), ("-0.3", "0.6"), (0, "0.3"), ("40.5", "40.9"), ("0.1", "0.7"), (0, 7)],
@@ -78,6 +128,21 @@ def test_more_records_or_a_larger_epsilon_ask_for_more_rows_and_cells() -> None:
         for epsilon in ("0.01", 1)
     )
     assert coarse < fine
+
+
+@pytest.mark.parametrize(
+    ("records", "cells", "levels"), [(5000, 100, 1), (45_000, 100, 1), (50_000, 512, 6), (200_000, 1024, 7)]
+)
+def test_a_histogram_of_one_column_has_levels_where_its_cells_stand_out_of_their_noise(
+    records: int, cells: int, levels: int
+) -> None:
+    sketch = proposed({"x": (0, 512)}, question="histogram", records=records).tables["sketch"]
+    assert (sketch["buckets"], sketch.get("levels", 1)) == (cells, levels)
+    for answers in ({"trust": "silo"}, {"epsilon": "0.01"}):
+        assert (
+            "levels" not in proposed({"x": (0, 512)}, question="histogram", records=records, **answers).tables["sketch"]
+        )
+    assert "levels" not in proposed(columns(2, alike=True), question="histogram", records=10**7).tables["sketch"]
 
 
 def test_counters_of_many_classes_stay_below_what_a_plan_is_warned_of() -> None:

@@ -30,7 +30,7 @@ def sums(plan: hs.Plan = PLAN, submissions: int = 19, cohorts: int = 2, seed: in
     drawn = np.random.default_rng(seed)
     size = 0 if not submissions else 50
     counters = drawn.integers(-size, size + 1, plan.counters_shape)
-    counts = drawn.integers(-size, size + 1, plan.counters_shape[0])
+    counts = drawn.integers(-size, size + 1, plan.count_counters)
     return of_sums(plan, counters, counts, window=4, cohorts=cohorts, submissions=submissions)
 
 

@@ -40,7 +40,7 @@ def exact(plan: hs.Plan, records: npt.ArrayLike) -> hs.Release:
     taken = plan.family.accept(np.reshape(records, (-1, plan.vectors.dim)))[0]
     if len(taken):
         plan.family.add(counters[0], taken)
-    counts = np.array([len(taken) * plan.privacy.mechanism.count_scale])
+    counts = np.full(plan.count_counters, len(taken) * plan.privacy.mechanism.count_scale)
     return hs.Release(plan, "in-process", None, counters, counts, plan.guarantee, accounted=False)
 
 

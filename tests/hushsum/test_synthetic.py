@@ -32,7 +32,7 @@ def release_of(plan: Plan, *classes: npt.ArrayLike, noise: Counters | int = 0) -
     counters = np.zeros(plan.counters_shape, np.int64)
     for index, records in enumerate(classes):
         plan.family.add(counters[index], plan.family.accept(records)[0])
-    counts = np.zeros(len(counters), np.int64)
+    counts = np.zeros(plan.count_counters, np.int64)
     return Release(plan, "in-process", None, counters + noise, counts, plan.guarantee, accounted=False)
 
 

@@ -73,6 +73,11 @@ def test_both_errors_of_the_number_of_records_are_shown_with_the_windows_that_th
         (53, 114, False),
         (8, 375, True),
     ]
+    cells = {**PARTITION, "rows": 1}  # 64
+    path = file_of(small_plan(sketch=cells), tmp_path)
+    told = words(hushsum("plan", "advise", path, "--records", "2e4", "--density", "0.2").out)
+    assert "n̂ ± 10.9 records (count_scale 0, scale 1, the plan's)" in told
+    assert "± 2.8 records (count_scale 1, scale 2, instead of it)" in told
     few = file_of(small_plan(privacy={**client, **limits}), tmp_path)
     assert "n̂" not in hushsum("plan", "advise", few, "--records", "2e4", "--density", "0.2").out
 

@@ -64,6 +64,23 @@ def test_show_reads_made_and_declared_plans_alike(hushsum: Hushsum, plan_toml: P
     assert made["noise_std_error"] == pytest.approx(10.5, rel=0.02)  # √(2·50), and a twentieth for the count
 
 
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    (("", "± 10.86"), ('mode = "local"\nlocal = { form = "silo" }\n[window]\nlateness = "1m"', "± 10.86 per client")),
+)
+def test_show_tells_how_well_a_histogram_knows_its_number_of_records(
+    hushsum: Hushsum, plan_toml: Path, mode: str, told: str
+) -> None:
+    """√64 times the noise of a cell, whose scale is 1: no part of ε is for the count."""
+    plan_toml.write_text(
+        'name = "h"\n[record]\ndim = 1\nlower = [0]\nupper = [64]\n[sketch]\nfamily = "partition"\nbandwidth = 1\n'
+        f"rows = 1\nbuckets = 64\n[privacy]\nepsilon = 1\ntotal_epsilon = 30\n{mode}\n"
+    )
+    shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
+    assert f"count no count counter: the sums of rows tell the number of records, {told}" in shown
+    assert json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)["counters"] == 64
+
+
 def test_a_wrong_key_is_named(hushsum: Hushsum, plan_toml: Path) -> None:
     plan_toml.write_text(TOML.replace("rows = 50", "rows = 0"))
     ended = hushsum("plan", "make", str(plan_toml))

@@ -92,11 +92,20 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "paired-margin": (ANGLES, {**PAIRED, "loss": "margin", "form": "inner", "radius": 2, "norm_bound": 4}),
     "count-of-rho": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "rows": 64, "buckets": 2}),
     "laplace-at-delta": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "rows": 5}),
+    "cells-without-count": (VECTORS, {**PARTITION, "cells": "grid", "bandwidth": 128, "levels": 2, "rows": 2}),
+    "rows-without-count": (ANGLES, {**PAIRED, "form": "inner", "radius": 2, "norm_bound": 4}),
 }
 
-#: Name: keys of ``[privacy]``, of which the maker chooses another noise than of the usual ones.
+#: Name: keys of ``[privacy]``: of another choice of the maker than of the usual ones, or of one that it made once.
 PRIVACY: dict[str, dict[str, object]] = {
-    "count-of-rho": {"unit": "client", "records_per_client": 8, "total_delta": "0.000001"},
+    "count-of-rho": {
+        "unit": "client",
+        "records_per_client": 8,
+        "total_delta": "0.000001",
+        "mechanism": {"name": "discrete-laplace", "scale": "1056", "count_scale": 2},
+    },
+    "paired-inner": {"mechanism": {"name": "discrete-laplace", "scale": "18", "count_scale": 1}},
+    "paired-orthogonal": {"mechanism": {"name": "discrete-laplace", "scale": "18", "count_scale": 1}},
     "laplace-at-delta": {"delta": "0.000001", "total_delta": "0.000001"},
     "hermite-weights-gaussian": {"delta": "0.000001", "total_delta": "0.000001"},
 }

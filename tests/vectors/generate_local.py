@@ -1,6 +1,6 @@
-"""Writes the frozen vectors of mode ``local``, once: ``python -m tests.vectors.generate_local``.
+"""Freezes the vectors of mode ``local`` that are not frozen yet: ``python -m tests.vectors.generate_local``.
 
-Plans, what their devices send, releases, and the signature of a plan. It refuses to write again.
+Plans, what their devices send, releases, and the signature of a plan. What stands in the file is never written again.
 """
 
 import json
@@ -62,7 +62,7 @@ def submitted(plan: hs.Plan) -> bytes:
 
 def released(plan: hs.Plan, data: bytes) -> hs.Release:
     """The release of a window that holds this alone."""
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     if plan.report_sizes is not None:
         unpack(data, plan).count_into(counters, counts)
         return of_reports(plan, counters, counts, window=WINDOW, shuffled=False)
@@ -84,11 +84,10 @@ def vectors_of(name: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Writes the file, if it is not there."""
-    PATH.parent.mkdir(exist_ok=True)
-    text = json.dumps({name: vectors_of(name) for name in PLANS}, indent=1, ensure_ascii=False)
-    with PATH.open("x", encoding="utf-8") as file:
-        file.write(text + "\n")
+    """Adds the plans that are not frozen yet."""
+    frozen = json.loads(PATH.read_text(encoding="utf-8"))
+    added = {name: vectors_of(name) for name in PLANS if name not in frozen}
+    PATH.write_text(json.dumps(frozen | added, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,12 @@ PLANS: Final[dict[str, tuple[dict[str, object], dict[str, object], dict[str, obj
         {"local": {"form": "silo"}, "delta": "0.000001", "total_delta": "0.000001", **_CLIENT},
         {},
     ),
+    "silo, no count counters": (
+        _LABELLED,
+        {"family": "partition", "bandwidth": 128, "rows": 1, "buckets": 8, "seed": 3},
+        {"local": {"form": "silo"}},
+        {},
+    ),
     "k-rr": (_CUBE, {**_ROWS, "buckets": 16}, {"local": {"form": "report"}}, {"min_reports": 3}),
     "k-rr, sets, client, memoised": (_SETS, _MINHASH, {"local": {"memoise": True}, **_CLIENT}, {}),
     "projective, classes": (_LABELLED, {**_ROWS, "buckets": 64}, {"local": {"randomiser": "projective"}}, {}),

@@ -236,6 +236,10 @@ class Hashed(RowsPacked, FieldsAlone):
         """σ²/R, and W/(W − 1) times that where buckets are rehashed."""
         return counter_variance / self.rows * (self.buckets / (self.buckets - 1) if self.rehashed else 1.0)
 
+    def records_covariance(self, counter_variance: float) -> float:
+        """σ²/R; 0 where buckets are rehashed, of whose answers the mean of the row totals takes a part off."""
+        return 0.0 if self.rehashed else super().records_covariance(counter_variance)
+
     def kernel(self, x: Any, y: Any) -> npt.NDArray[np.float64]:
         """The exact kernel of n records and m queries, to (n, m): records are clipped to the bounds.
 

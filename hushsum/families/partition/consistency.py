@@ -224,7 +224,7 @@ def direct_cells(
     if rows.grid is None or not direct:
         return None
     shapes = [tuple(rows.grid.level_counts(level).tolist()) for level in direct]
-    if math.prod(shapes[0]) > CELLS_MAX or len(shapes[0]) > _AXES_MAX:
+    if not _are_few(shapes[0]):
         return None
     read = [
         np.concatenate([rows.read(counters, codes, level) for codes in rows.grid.all_codes(level)]).reshape(shape)
@@ -237,6 +237,27 @@ def direct_cells(
         first=direct[0],
         noise_variance=noise_variance,
     )
+
+
+def total_variance(shapes: Sequence[tuple[int, ...]]) -> float:
+    """Of :attr:`ConsistentCells.total` without a count counter, where each cell has noise of variance 1.
+
+    Of too many cells to be made consistent it is that of the sums of the levels, each weighted by how few cells it has.
+
+    Args:
+        shapes: Of direct levels, the finest first.
+    """
+    if not _are_few(shapes[0]):
+        return 1.0 / sum(1.0 / math.prod(shape) for shape in shapes)
+    variance = np.ones(shapes[0])
+    for _ in shapes[1:]:
+        below = _of_children(variance)
+        variance = below / (1.0 + below)
+    return float(variance.sum())
+
+
+def _are_few(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) <= CELLS_MAX and len(shape) <= _AXES_MAX
 
 
 def _of_children(level: Float64) -> Float64:

@@ -103,6 +103,26 @@ class PartitionRows:
         reads = [self._gathered(own[[row]], words, level, slice(row, row + 1))[0] for row in range(len(self))]
         return np.asarray(np.median(reads, axis=0), np.float64)
 
+    def row_sums(self, indices: Int64, values: Int64, level: int) -> Int64 | None:
+        """(R,) sums of sparse counters of a direct level, each times the sign of its cell; None: one is of no cell.
+
+        Args:
+            indices: (k,) increasing, flat in the level's (R, W).
+            values: (k,).
+            level: Of a grid.
+        """
+        assert self.grid is not None, "of a grid"
+        counts, hashes = self.grid.level_counts(level), self.levels[level]
+        row, cell = np.divmod(indices, self.buckets)
+        if len(cell) and int(cell.max()) >= np.prod(counts):
+            return None
+        sign = hashes.signs[row, 0]
+        for part, codes in enumerate(np.unravel_index(cell, counts)):
+            sign += hashes.signs[row, part + 1] * codes.astype(np.uint64)
+        signed = np.where(sign >> np.uint64(63), -values, values)
+        ends = np.searchsorted(indices, np.arange(len(self) + 1) * self.buckets)
+        return np.asarray(np.diff(np.concatenate([[0], np.cumsum(signed)])[ends]), np.int64)
+
     def _gathered(self, own: Int64, words: "Words", level: int, rows: slice) -> Float64:
         sums = np.zeros((3, words.shape[1]))
         sums[0] = np.nan

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.canonical import INTEGER_LIMIT, real_text
-from hushsum.errors import RecordError
+from hushsum.errors import DeltaError, Reason, RecordError
 from hushsum.families import vectors
 from hushsum.families.base import (
     Answer,
@@ -56,7 +56,7 @@ from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.public_random import PublicSeed
 from hushsum.schema import Table
-from hushsum.sensitivity import Sensitivity
+from hushsum.sensitivity import RecordRows, Sensitivity
 
 _LEVELS_MAX: Final = 32
 _POWER_MAX: Final = 8
@@ -188,10 +188,74 @@ class Partition(Queried, SignedPacked, FieldsAlone):
     def check(self, increments: Increments, records: int) -> None:
         """In every row the absolute values sum to at most ``records`` and differ from it by an even number.
 
+        Where no two cells collide, the values times the signs of their cells sum to exactly ``records``.
+
         Raises:
             DeltaError: With the reason ``impossible_counts``.
         """
         checks.check(increments, records, *self.shape)
+        for level in self._direct:
+            ends = np.searchsorted(increments.indices, np.array([level, level + 1]) * (self.rows * self.buckets))
+            some = slice(int(ends[0]), int(ends[1]))
+            of_level = increments.indices[some] - level * self.rows * self.buckets
+            sums = self.tables.row_sums(of_level, increments.values[some], level)
+            # Absolute values sum to no more, so that none has the wrong sign either.
+            if sums is None or (sums != records).any():
+                raise DeltaError(
+                    Reason.IMPOSSIBLE_COUNTS,
+                    f"counters of level {level} that are no sum of {records} records with the signs of their cells",
+                )
+
+    @property
+    def rows_sum_to_records(self) -> bool:
+        """Whether all cells of some level of a grid fit into W buckets, so that none collide."""
+        return bool(self._direct)
+
+    @property
+    def record_rows(self) -> RecordRows:
+        """Those of the levels whose cells do not collide, together.
+
+        Raises:
+            ValueError: Cells of all levels collide.
+        """
+        if not self._direct:
+            return super().record_rows
+        count = consistency.total_variance([self._level_shape(level) for level in self._direct]) / self.rows
+        return RecordRows(answer=1.0 / self.rows, count=count, exact=len(self._direct) == self.levels)
+
+    def records_in(self, counters: npt.NDArray[np.int64]) -> float:
+        """The sums of all cells of the levels whose cells do not collide, weighted by how few cells they have.
+
+        Raises:
+            ValueError: Cells of all levels collide.
+        """
+        tables, weighted, whole = self.tables, 0.0, 0.0
+        if tables.grid is None or not self._direct:
+            return super().records_in(counters)
+        for level in self._direct:
+            cells = math.prod(self._level_shape(level))
+            found = sum(float(tables.read(counters, codes, level).sum()) for codes in tables.grid.all_codes(level))
+            weighted, whole = weighted + found / cells, whole + 1.0 / cells
+        return weighted / whole
+
+    def records_covariance(self, counter_variance: float) -> float:
+        """σ²/R of a level 0 that alone has no cells that collide.
+
+        Answers from a level 0 whose cells collide have noise of their own; other levels answer by consistent cells.
+        """
+        return counter_variance / self.rows if self.levels == 1 and self._direct else 0.0
+
+    @cached_property
+    def _direct(self) -> tuple[int, ...]:
+        """The levels whose cells do not collide, the finest first."""
+        if self.cells != "grid":
+            return ()
+        levels = range(self.levels)
+        return tuple(level for level in levels if math.prod(self._level_shape(level)) <= self.buckets)
+
+    def _level_shape(self, level: int) -> tuple[int, ...]:
+        grid = CellGrid.of(*self.space.ends, float(self.bandwidth))
+        return tuple(grid.level_counts(level).tolist())
 
     def answer(
         self,

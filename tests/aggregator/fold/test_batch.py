@@ -26,6 +26,7 @@ PLANS = {
     "client": tally_plan(records_per_client=5),
     "clients": tally_plan(min_clients=2),
     "classes": classed_plan("a", "b", sketch={"rows": 9, "buckets": 1000}, window={"min_clients": 1}),
+    "no count counters": classed_plan("a", "b", sketch={"rows": 2, "buckets": 4}),
 }
 
 STRANGERS = (clients_of(1, 2)[0], "a\0", "a\0b", "")
@@ -78,7 +79,8 @@ class Pair:
     def __init__(self, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
         self.plan, self.monkeypatch = plan, monkeypatch
         size = int(np.prod(plan.counters_shape[1:]))
-        self.stored = [StoredFold(FoldState(closed_through=W - 2), size) for _ in range(2)]
+        state, classes = FoldState(closed_through=W - 2), plan.counters_shape[0]
+        self.stored = [StoredFold(state, size, classes) for _ in range(2)]
         self.load()
 
     def load(self) -> None:

@@ -72,7 +72,7 @@ class Bench:
 
 
 def total(plan: Plan, entries: Sequence[DeltaEntry]) -> Sums:
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[:1], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     for sent in entries:
         unpack(sent.delta, plan).add_to(counters, counts)
     return counters, counts

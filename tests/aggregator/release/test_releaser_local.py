@@ -64,7 +64,7 @@ def entries_of(plan: Plan, window: int, count: int = 6) -> Entries:
 
 def release_of(plan: Plan, window: int, entries: Entries) -> Release:
     """What a window of these comes to, without a log, a fold or a store."""
-    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[:1], np.int64)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
     for each in entries:
         if isinstance(each, DeltaEntry):
             unpack_silo(each.delta, plan).add_to(counters, counts)

@@ -249,7 +249,7 @@ async def test_counters_that_changed_after_their_charge_are_damage_and_are_not_d
 
 
 def test_the_digest_is_of_every_counter_every_count_and_the_number_of_clients() -> None:
-    counters, counts = np.zeros(PLAN.counters_shape, np.int64), np.zeros(PLAN.counters_shape[0], np.int64)
+    counters, counts = np.zeros(PLAN.counters_shape, np.int64), np.zeros(PLAN.count_counters, np.int64)
     last = np.zeros_like(counters)
     last[..., -1] = 2**40
     first = SealedWindow(Sketch.of_counters(PLAN, counters, counts), 3)

@@ -54,6 +54,16 @@ def test_flowers_and_wines_are_told_apart(load: Any) -> None:
     assert model.fit(data.data, data.target).score(data.data, data.target) > 0.8
 
 
+@pytest.mark.statistical
+@pytest.mark.parametrize("dim", (3, 8))
+def test_a_rare_class_in_a_part_of_wide_bounds_is_found(dim: int, rng: np.random.Generator) -> None:
+    y = np.arange(20_000) % 10 == 0
+    X = np.where(y[:, None], 0.6, 0.4) + rng.normal(0, 1 / 12, (len(y), dim))
+    model = KernelClassifier(epsilon=1, bounds=(0, 1), classes=[False, True], records=len(y)).fit(X, y)
+    # In 50 fits: 0.986 with a standard deviation of 0.0023, and 0.978 with 0.0036. The commonest label has 0.9.
+    assert model.score(X[:2000], y[:2000]) > 0.94
+
+
 def test_labels_are_taken_from_the_parameter_or_the_plan_and_from_y_with_a_warning() -> None:
     X = np.full((6, 2), 5.0)
     y = [3, 3, 1, 1, 1, 7]

@@ -134,3 +134,11 @@ def test_a_density_that_noise_makes_negative_has_the_logarithm_of_the_floor() ->
 def test_a_release_of_sets_is_refused() -> None:
     with pytest.raises(hs.PlanError, match=r"record.kind: got 'set', expected 'vector'"):
         KernelDensity.from_release(hs.release(hs.Sketch(set_plan())))
+
+
+def test_where_there_are_fewer_records_than_noise_the_floor_is_the_largest_mean_kernel() -> None:
+    sketch = hs.Sketch(plan_of({}))
+    release = next(made for made in (hs.release(sketch) for _ in range(60)) if made.count < 1)  # half of them
+    model = KernelDensity.from_release(release)
+    assert model.floor_ == 1.0
+    assert np.isfinite(model.score_samples([[5.0, 5.0]])).all()

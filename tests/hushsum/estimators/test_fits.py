@@ -1,7 +1,9 @@
 """What every estimator's fit has to do with the ledger, the release, pickles, pipelines and data frames."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
@@ -104,11 +106,49 @@ def test_a_fit_that_fails_before_the_charge_leaves_nothing(kind: type[Any], tmp_
     assert not path.exists()
 
 
+@pytest.mark.parametrize("secret", ("Jane Roe", 10**400), ids=("text", "large"))
+def test_an_error_shows_no_value_of_a_record(kind: type[Any], secret: object, tmp_path: Path) -> None:
+    X, y = (values.astype(object) for values in iris())
+    path = tmp_path / "ledger.db"
+    wrong = X.copy()
+    wrong[7, 2] = secret
+    fitted = built(kind).fit(X, y.astype(int))
+    attempts: list[Callable[[], object]] = [
+        lambda: built(kind, ledger=path).fit(wrong, y.astype(int)),
+        lambda: asked(fitted, wrong),
+    ]
+    if kind is LinearRegressor:
+        targets = y.copy()
+        targets[7] = secret
+        attempts.append(lambda: built(kind, ledger=path).fit(X, targets))
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="expected numbers") as caught:
+            attempt()
+        assert str(secret)[:20] not in "".join(format_exception(caught.value))
+    assert not path.exists()
+
+
+def test_an_error_about_a_shape_or_a_type_shows_no_record(kind: type[Any]) -> None:
+    X, y = iris()
+    fitted = built(kind).fit(X, y)
+    for wrong, text in ((np.full(4, 7.125), "Expected 2D array"), (np.full((4, 4), 7.125j), "Complex data not supp")):
+        for attempt in (lambda X: built(kind).fit(X, y[:4]), lambda X: asked(fitted, X)):
+            with pytest.raises(ValueError, match=f"X: {text}") as caught:
+                attempt(wrong)
+            assert "7.125" not in "".join(format_exception(caught.value))
+    if kind in {LinearRegressor, LinearClassifier, KernelClassifier}:
+        targets = np.full(len(X), 7.125j)
+        with pytest.raises(ValueError, match="y: Complex data not supported") as caught:
+            built(kind).fit(X, targets)
+        assert "7.125" not in "".join(format_exception(caught.value))
+
+
 def test_an_open_ledger_is_refused(kind: type[Any], tmp_path: Path) -> None:
     with hs.Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(TypeError, match="expected the path of a ledger"):
         built(kind, ledger=ledger).fit(*iris())
 
 
+@pytest.mark.filterwarnings("ignore:offset_")  # so few records need not stand out of the noise
 def test_a_pickle_holds_the_bytes_of_the_release_and_no_record(kind: type[Any], rng: np.random.Generator) -> None:
     X = rng.uniform(1, 8, (60, 4))
     model = built(kind).fit(X, np.arange(60) % 2)
@@ -176,6 +216,15 @@ def test_a_plan_reads_a_frame_by_its_own_names() -> None:
     for wrong in ({"epsilon": 1}, {"bounds": (0, 9)}, {"records": 5}):
         with pytest.raises(ValueError, match="not allowed together with plan"):
             KernelDensity(plan=plan, **wrong).fit(X[:, :2])
+
+
+def test_a_bandwidth_is_the_users_share_of_the_bounds_and_not_given_beside_a_plan() -> None:
+    X, y = iris()
+    for kind in (KernelDensity, KernelClassifier, KernelOutlierDetector):
+        model = built(kind, bandwidth="0.1").fit(X, y)
+        assert model.release_.plan.family.to_fields()["bandwidth"] == "0.9"  # of columns 9 wide
+        with pytest.raises(ValueError, match="bandwidth: not allowed together with plan"):
+            kind(plan=model.release_.plan, bandwidth="0.1", **OTHERS[kind]).fit(X, y)
 
 
 def test_a_plan_of_another_question_is_refused_before_the_charge(tmp_path: Path) -> None:

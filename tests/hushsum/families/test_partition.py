@@ -360,6 +360,34 @@ def test_check_takes_what_records_make(values: list[int], indices: list[int], n:
     SMALL.check(increments_of(values, indices), n)
 
 
+@pytest.mark.parametrize(("levels", "buckets"), ((1, 16), (1, 20), (2, 16), (3, 12)))
+def test_check_refuses_cells_that_are_no_sum_of_records(levels: int, buckets: int, rng: np.random.Generator) -> None:
+    """Where no cells collide each row's signed cells sum to the records: no wrong sign, no bucket without cell."""
+    family, size = family_of(high="4", rows=2, buckets=buckets, levels=levels), 2 * buckets
+    honest = family.encode(family.accept(rng.uniform(0, 4, (50, 2)))[0])
+    family.check(honest, 50)
+    collides = buckets < 16  # the finest level, of 16 cells
+    for at in range(len(honest.values)):
+        wrong = honest.values.copy()
+        wrong[at] *= -1
+        if collides and honest.indices[at] < size:
+            family.check(Increments(honest.indices, wrong), 50)
+            continue
+        with pytest.raises(DeltaError, match="that are no sum of 50 records"):
+            family.check(Increments(honest.indices, wrong), 50)
+        less = honest.values.copy()
+        less[at] -= 2 * np.sign(less[at])
+        kept = less != 0
+        with pytest.raises(DeltaError, match="that are no sum of 50 records"):
+            family.check(Increments(honest.indices[kept], less[kept]), 50)
+    cells = 1 if levels == 3 else 4 if levels == 2 else 16
+    if cells < buckets:
+        beyond = honest.indices.copy()
+        beyond[-1] = levels * size - 1  # the last bucket of the last row has no cell
+        with pytest.raises(DeltaError, match="that are no sum of 50 records"):
+            family.check(Increments(beyond, honest.values), 50)
+
+
 @pytest.mark.parametrize("n", (-1, 2**38 + 1))
 def test_check_refuses_a_number_of_records_that_no_delta_has(n: int) -> None:
     with pytest.raises(DeltaError):

@@ -12,9 +12,10 @@ from scipy.stats import binom
 import hushsum as hs
 from hushsum import query
 from hushsum.entropy import ReplayableEntropy
-from hushsum.families.partition.consistency import ConsistentCells
+from hushsum.families.partition.consistency import ConsistentCells, total_variance
 from hushsum.releases import draw
 from hushsum.sketch import Sketch
+from hushsum_simulator.audit.cases import with_count_counter
 
 Floats = npt.NDArray[np.float64]
 FALSE_ALARM = 1e-6
@@ -89,6 +90,14 @@ def test_weights_of_another_shape_are_refused() -> None:
         found.weighted(np.ones(4))
 
 
+@pytest.mark.parametrize("shape", ((1,), (5,), (64,), (3, 5), (2, 3, 5)))
+@pytest.mark.parametrize("levels", (1, 2, 3))
+def test_the_variance_of_the_total_needs_no_counters(shape: tuple[int, ...], levels: int) -> None:
+    shapes = [tuple(((cells - 1) >> level) + 1 for cells in shape) for level in range(levels)]
+    cells = ConsistentCells.of([np.zeros(each) for each in shapes], [1.0] * levels)
+    assert total_variance(shapes) == pytest.approx(cells.total_variance)
+
+
 def plan_of(delta: object = 0, classes: tuple[str, ...] = (), dim: int = 1, **keys: object) -> hs.Plan:
     """Cells of side 1 within [0, 37]^d."""
     sketch = {"family": "partition", "bandwidth": 1, "rows": 2, "buckets": 38, "levels": 4, "seed": 3, **keys}
@@ -139,7 +148,7 @@ def test_intervals_of_cells_shares_ranges_and_counts_cover_as_often_as_they_say(
 @pytest.mark.statistical
 def test_consistent_cells_and_counts_err_less_than_level_0_and_the_count_counter_alone() -> None:
     """Seeds 0 to 1499; by theory 0.78 of the RMS error of cells and 0.76 of that of counts; false alarm below 1e-6."""
-    plan, exact = plan_of(), np.bincount(RECORDS[:, 0].astype(int), minlength=37)
+    plan, exact = with_count_counter(plan_of()), np.bincount(RECORDS[:, 0].astype(int), minlength=37)
     asked, errors = np.arange(37)[:, None] + 0.5, np.zeros((2, 2))
     for seed in range(DRAWN):
         release = released(plan, RECORDS, seed)
@@ -196,7 +205,7 @@ def test_where_level_0_collides_coarser_levels_still_count_records() -> None:
     ids=("one level of many cells", "two rows of cells that collide in every level"),
 )
 def test_what_gains_nothing_is_read_as_before(keys: dict[str, Any]) -> None:
-    plan = plan_of(1e-6, **keys)
+    plan = with_count_counter(plan_of(1e-6, **keys))
     release = released(plan, RECORDS, 1)
     plain = plan.family.answer(release.counters[0], [[10.5]], noise_variance=query.noise_variance(plan))
     answer = release.kernel_sum([[10.5]])

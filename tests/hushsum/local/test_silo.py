@@ -20,6 +20,7 @@ ID = DeltaId(2**63 + 5, 300)
 SKETCHES: dict[str, dict[str, object]] = {
     "hashed": {"family": "hashed", "kernel": "euclidean", "bandwidth": "0.2", "rows": 8, "buckets": 16, "seed": 1},
     "fourier": {"family": "fourier", "kernel": "gaussian", "bandwidth": "0.2", "rows": 8, "seed": 1},
+    "cells": {"family": "partition", "bandwidth": "0.2", "rows": 1, "buckets": 36, "seed": 1},
 }
 CLASSES = ("a", "b", "c")
 
@@ -45,6 +46,7 @@ PLANS = {
     "gaussian": plan_of(privacy=GAUSSIAN),
     "client": plan_of(privacy={"unit": "client", "records_per_client": 3}),
     "fourier": plan_of("fourier"),
+    "cells, no count counters": plan_of("cells"),
 }
 
 
@@ -59,7 +61,7 @@ def entropy(seed: int) -> ReplayableEntropy:
 
 
 def nothing(plan: Plan) -> tuple[Int64, Int64]:
-    return np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    return np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
 
 
 def submit(plan: Plan, counters: Int64, counts: Int64, entropy: Any, window: int = -3) -> bytes:
@@ -75,7 +77,7 @@ def test_what_is_submitted_is_counters_and_counts_with_the_plans_own_noise(plan:
     noise = plan.privacy.mechanism.noise().sample(plan.words.length, ReplayableEntropy(key))
     rng = np.random.default_rng(seed)
     counters = rng.integers(-2, 3, plan.counters_shape)
-    counts = plan.privacy.mechanism.count_scale * rng.integers(0, 3, len(CLASSES))
+    counts = plan.privacy.mechanism.count_scale * rng.integers(0, 3, plan.count_counters)
     found = silo.unpack(submit(plan, counters, counts, ReplayableEntropy(key)), plan)
     assert np.array_equal((found.counters - counters).reshape(-1), noise[: counters.size])
     assert np.array_equal(found.counts - counts, noise[counters.size :])

@@ -51,7 +51,7 @@ def test_it_survives_the_canonical_encoding() -> None:
         ("clients_scale", {"clients_scale": Fraction(0)}),
         ("clients_scale", {"name": "discrete-gaussian", "clients_scale": Fraction(2**48 + 1)}),
         ("clients_scale", {"clients_scale": 20}),
-        ("count_scale", {"count_scale": 0}),
+        ("count_scale", {"count_scale": -1}),
         ("count_scale", {"count_scale": True}),
         ("count_scale", {"count_scale": 2**33 + 1}),  # 10^9 records would wrap around
     ),

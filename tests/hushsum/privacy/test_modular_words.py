@@ -106,7 +106,7 @@ def test_arrays_of_another_shape_or_type_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [(1, 9, 1, 1), (64, 9, 1, 1), (9, 1, 1, 1), (9, 64, 1, 1), (9, 9, 0, 1), (9, 9, 1, 0)]
+    "fields", [(1, 9, 1, 1), (64, 9, 1, 1), (9, 1, 1, 1), (9, 64, 1, 1), (9, 9, 0, 1), (9, 9, 1, -1)]
 )
 def test_widths_and_sizes_out_of_range_are_refused(fields: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match="words"):

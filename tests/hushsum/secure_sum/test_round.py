@@ -58,8 +58,10 @@ def test_a_roster_may_be_smaller_than_the_cohort(parameters: RoundParameters, rn
     assert end.sum.submissions == parameters.members_min
 
 
-def test_a_round_of_a_plan_sums_what_its_clients_noised(rng: np.random.Generator) -> None:
-    plan = secure_plan()
+@pytest.mark.parametrize("sketch", ({}, {"rows": 2, "buckets": 4}), ids=("counted", "no count counter"))
+def test_a_round_of_a_plan_sums_what_its_clients_noised(sketch: dict[str, object], rng: np.random.Generator) -> None:
+    plan = secure_plan(sketch=sketch, privacy={"epsilon": "0.01"})
+    assert plan.words.classes == plan.count_counters == (0 if sketch else 1)
     parameters = round_parameters(plan, 5, ROUND)
     made = fleet(parameters, rng, share=lambda: Recorded(plan.privacy.mechanism.share()))
     end = check(made, Network(made, rng=rng, kills={"device-03": Kill(ClientStep.SENT, before=True)}).run())

@@ -117,6 +117,19 @@ def divide_by_the_exact_n(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(releases, "draw", draw)
 
 
+def rows_that_sum_to_the_exact_n(patch: pytest.MonkeyPatch) -> None:
+    """The last counter of each row is moved so that released rows still sum to the exact number of records."""
+    honest = releases.draw
+
+    def draw(sketch: Sketch, **keys: Any) -> Release:
+        release = honest(sketch, **keys)
+        counters = release.counters.copy()
+        counters[..., -1] += sketch.counters.sum(axis=-1) - counters.sum(axis=-1)
+        return replace(release, counters=counters)
+
+    patch.setattr(releases, "draw", draw)
+
+
 def forget_a_row(patch: pytest.MonkeyPatch) -> None:
     """The sensitivity of R rows is that of R − 1."""
 

@@ -53,6 +53,8 @@ def gated(share: str, **keys: object) -> Case:
         (cases.case(cases.plan_of()), in_process, 4000),
         (cases.case(cases.plan_of(**CLIENT)), decided, 2000),
         (cases.case(cases.plan_of(**DELTA)), in_process, 2000),
+        (cases.case(cases.plan_of(counted=False)), in_process, 4000),
+        (gated("0.9", epsilon=2, counted=False), in_memory, 100),
         (cases.bad_record(cases.plan_of(), ""), decided, 1000),
         (gated("0.5"), decided, 1000),
         (gated("0.9", epsilon=2), in_memory, 100),
@@ -84,6 +86,17 @@ def test_a_density_over_the_exact_n_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert run(case, in_process, 400, asks=True).holds
     planted.divide_by_the_exact_n(monkeypatch)
     assert not run(case, in_process, 400, asks=True).holds
+
+
+@pytest.mark.parametrize("keys", [{}, DELTA], ids=["pure", "delta"])
+def test_rows_that_still_sum_to_the_exact_n_are_caught(
+    keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = cases.case(cases.plan_of(counted=False, **keys))
+    assert not case.plan.count_counters
+    assert run(case, in_process, 400).holds
+    planted.rows_that_sum_to_the_exact_n(monkeypatch)
+    assert not run(case, in_process, 400).holds
 
 
 def test_a_gate_on_the_exact_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
