@@ -1,27 +1,21 @@
-"""What is measured: real records, where the folder ``../shared/data`` is there, and random ones."""
+"""What is measured: real records, or stand-ins where a file of ``../shared/data`` is not there, and random ones."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.data_files import columns, shown
 from hushsum.families import FAMILIES, Family, Hashed, RecordSchema, SetRecords, VectorRecords
 from hushsum.schema import Table
 
 ROWS: Final = 1000
 BUCKETS: Final = 1024
-_DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
-_FILES: Final = {
-    "skin": ("skin.parquet", 3),
-    "covtype": ("covtype_100k.parquet", 55),
-    "taxi": ("nyc_taxi_pickups.parquet", 2),
-    "slashdot": ("slashdot0902.parquet", 2),
-}
+_COLUMNS: Final = {"skin": 3, "covtype": 55, "taxi": 2, "slashdot": 2}
 _RANDOM: Final = {3: 60_000, 55: 40_000, 128: 20_000}  # records of each dimension
 
 Floats = npt.NDArray[np.float64]
@@ -67,7 +61,7 @@ class Workload:
         keys = {"kernel": "kernel", "cells": "cells", "power": "power", "bandwidth": "w"}
         columns = {shown: self.keys[key] for key, shown in keys.items() if key in self.keys}
         return {
-            "data": self.name.split()[0],
+            "data": shown(self.name.split()[0]),
             **({} if sets else {"d": self.values.shape[1]}),
             **{key: value if isinstance(value, int | float) else str(value) for key, value in columns.items()},
         }
@@ -88,33 +82,23 @@ def hashed(kernel: str, **more: object) -> dict[str, object]:
 
 
 def workloads(wanted: Iterable[tuple[str, Keys]]) -> Iterator[Workload]:
-    """Those whose family this version offers and whose data is there, one at a time; one line tells of another."""
+    """Those whose family this version offers, one at a time; one line tells of another."""
     for name, keys in wanted:
         if keys["family"] not in FAMILIES:
             print(f"{name}: skipped, this version has no family {keys['family']!r}")
             continue
-        values = data(name)
-        if values is None:
-            print(f"{name}: skipped, there is no shared/data/{_FILES[name][0]} beside the project")
-        else:
-            yield Workload(name, keys, values)
+        yield Workload(name, keys, data(name))
 
 
 @cache
 def data(name: str) -> Any:
-    """(n, d) records of a set, a CSR matrix of sets, or None; ``random 55`` is normal records of that dimension."""
+    """(n, d) records of a set, or a CSR matrix of sets; ``random 55`` is normal records of that dimension."""
     if name.startswith("random"):
         dim = int(name.split()[1])
         rng = np.random.default_rng(1)
         return rng.uniform(0, 255, (_RANDOM[dim], 3)) if dim == 3 else rng.normal(size=(_RANDOM[dim], dim))
-    file, dim = _FILES[name]
-    if not (_DATA / file).exists():
-        return None
-    from pyarrow import parquet
-
-    table = parquet.read_table(_DATA / file)
-    columns = [table.column(name).to_numpy() for name in table.column_names[:dim]]
-    return _neighbours(*columns) if name == "slashdot" else np.stack(columns, axis=1).astype(np.float64)
+    values = columns(name)[:, : _COLUMNS[name]]
+    return _neighbours(*values.T.astype(np.int64)) if name == "slashdot" else values
 
 
 def _neighbours(sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.advice import Advice, Promise, ReportAdvice, shown
+from hushsum.plots import new_figure
 from hushsum.privacy.exact_numbers import numeral
 
 if TYPE_CHECKING:
@@ -31,11 +32,9 @@ def error_figure(advice: Advice) -> "Figure":
     Raises:
         ValueError: There is but one size: nothing to draw.
     """
-    from matplotlib.figure import Figure
-
     if len(advice.sizes) < 2:
         raise ValueError("the number of rows of this plan is fixed: there is no error against rows to plot")
-    figure = Figure(figsize=(9.0, 5.6), dpi=120, layout="constrained")
+    figure = new_figure((9.0, 5.6))
     axis = figure.add_subplot()
     rows = [size.rows or 1 for size in advice.sizes]
     if any(size.hashing for size in advice.sizes):
@@ -69,10 +68,8 @@ def report_figure(advice: ReportAdvice) -> "Figure":
     Returns:
         A matplotlib figure; ``figure.savefig(path)`` writes it.
     """
-    from matplotlib.figure import Figure
-
     panels = 2 if advice.widths else 1
-    figure = Figure(figsize=(4.8 * panels + 0.6, 4.6), dpi=120, layout="constrained")
+    figure = new_figure((4.8 * panels + 0.6, 4.6))
     axes = figure.subplots(1, panels, squeeze=False)[0]
     rows = [size.rows for size in advice.rows]
     own = advice.own

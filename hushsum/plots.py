@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
+from io import BytesIO
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -207,6 +209,32 @@ def theme(*, dark: bool) -> Iterator[None]:
         yield
 
 
+def new_figure(size: tuple[float, float]) -> "Figure":
+    """An empty figure of this size, in inches, which notebooks show as a picture.
+
+    IPython shows matplotlib's own figures as pictures only where pyplot has been imported, and as text otherwise.
+    """
+    return _notebook_figure()(figsize=size, dpi=120, layout="constrained")
+
+
+@cache
+def _notebook_figure() -> "type[Figure]":
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            """The picture: IPython calls this for the value of a cell."""
+            picture = BytesIO()
+            self.savefig(picture, format="png")
+            return picture.getvalue()
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            """A copy and a pickle are matplotlib's own figure: a class of a function has no address."""
+            return Figure.__new__, (Figure,), self.__getstate__()
+
+    return NotebookFigure
+
+
 def _checked_columns(plan: Plan, columns: Sequence[int | str] | None) -> tuple[int, ...]:
     dim, names = plan.vectors.dim, list(plan.collection.names)
     asked = range(min(dim, _PAIRS_MAX)) if columns is None else columns
@@ -219,11 +247,9 @@ def _checked_columns(plan: Plan, columns: Sequence[int | str] | None) -> tuple[i
 
 
 def _pairs_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
-    from matplotlib.figure import Figure
-
     plan, number = release.plan, len(columns)
     held = densest_view(release, columns[:1]).held
-    figure = Figure(figsize=(2.6 * number + 1.5, 2.5 * number + 1.0), dpi=120, layout="constrained")
+    figure = new_figure((2.6 * number + 1.5, 2.5 * number + 1.0))
     through = f"through {_held_text(plan, View((), held), without=())}, chosen for its high answer"
     figure.suptitle(f"{title}\n{through}; blank where the density is within two standard errors of 0", fontsize=12)
     axes = figure.subplots(number, number, squeeze=False)
@@ -258,8 +284,6 @@ def _pairs_figure(release: Queryable, columns: Sequence[int], title: str) -> "Fi
 
 
 def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
-    from matplotlib.figure import Figure
-
     plan, column = release.plan, columns[0]
     if not plan.classes:
         raise PlanError("record.classes", "none", "a plan with classes")
@@ -273,7 +297,7 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
     ]
     ranked = sorted(of_class, key=lambda each: -each[1])
     named, others = ranked[:_CLASSES_MAX], ranked[_CLASSES_MAX:]
-    figure = Figure(figsize=(11.0, 8.5), dpi=120, layout="constrained")
+    figure = new_figure((11.0, 8.5))
     figure.suptitle(title, fontsize=13)
     grid = figure.add_gridspec(2, 1, height_ratios=(1.0, 1.3))
     bars, shares = figure.add_subplot(grid[0]), figure.add_subplot(grid[1])
@@ -328,10 +352,8 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
 
 
 def _cdf_figure(release: Queryable, columns: Sequence[int], title: str) -> "Figure":
-    from matplotlib.figure import Figure
-
     statistics = Statistics(release)
-    figure = Figure(figsize=(max(6.5, 4.6 * len(columns)), 7.0), dpi=120, layout="constrained")
+    figure = new_figure((max(6.5, 4.6 * len(columns)), 7.0))
     figure.suptitle(title, fontsize=13)
     axes = figure.subplots(2, len(columns), squeeze=False)
     for at, column in enumerate(columns):
@@ -376,12 +398,10 @@ def density_figure(
     Raises:
         PlanError: See :func:`refuse_undrawable`.
     """
-    from matplotlib.figure import Figure
-
     refuse_undrawable(release.plan)
     view = view or densest_view(release)
     plane = len(view.columns) == 2
-    figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
+    figure = new_figure((11.0, 9.0 if plane else 5.0))
     figure.suptitle(title or _title(release), fontsize=13)
     if not plane:
         _draw_line(figure.add_subplot(), release, exact, view)
@@ -413,12 +433,10 @@ def difference_figure(comparison: Comparison, *, view: View | None = None, title
         PlanError: See :func:`refuse_undrawable`.
         ValueError: The sketch has one row, and so no standard error.
     """
-    from matplotlib.figure import Figure
-
     refuse_undrawable(comparison.first.plan)
     view = view or common_view(comparison)
     plane = len(view.columns) == 2
-    figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
+    figure = new_figure((11.0, 9.0 if plane else 5.0))
     tested = f"both are samples of one population: p = {comparison.p_value():.2g}"
     figure.suptitle(f"{title or _difference_title(comparison)}\n{tested}", fontsize=13)
     if not plane:
@@ -452,6 +470,7 @@ def _draw_difference_planes(figure: "Figure", axes: "tuple[Axes, Axes]", compari
     axes[0].set_xlabel(_axis_label(plan, view.columns[0]) + f"\noutlined: {_NAMED}" * bool(len(found)))
     low, high = answer.interval(_CONFIDENCE)
     doubt = _heat_map(axes[1], (high - low) / 2, plan, view, "half width of the 95 % interval" + where)
+    doubt.set_clim(vmin=0.0)
     figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
 
 
@@ -505,8 +524,8 @@ def _draw_planes(
             axes[1].text(0.5, 0.5, _NO_ERROR, ha="center", va="center", transform=axes[1].transAxes)
             return
         low, high = answer.interval(_CONFIDENCE)
-        margin = (high - low) / 2
-        doubt = _heat_map(axes[1], margin, release.plan, view, "half width of the 95 % interval" + where)
+        doubt = _heat_map(axes[1], (high - low) / 2, release.plan, view, "half width of the 95 % interval" + where)
+        doubt.set_clim(vmin=0.0)  # from the least to the most, nearly equal widths would look different
         figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
         return
     truth = exact(points)

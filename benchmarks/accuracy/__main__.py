@@ -6,6 +6,9 @@ where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post
 ``--quantiles`` quantiles beside other libraries, ``--histogram`` a histogram beside bare noise, ``--estimators`` the
 estimators, ``--peers`` diffprivlib's classifiers, and all of them keep the rest of the page as it was. diffprivlib
 needs an environment of its own: ``build_tools/diffprivlib.txt``.
+
+Where a file of ``../shared/data`` is missing, a generated stand-in is measured: the tables, which say so, are printed,
+and nothing is written but JSON where ``--out`` says.
 """
 
 import argparse
@@ -25,7 +28,9 @@ from benchmarks.accuracy.draws import measure_draws
 from benchmarks.accuracy.modes import measure_modes
 from benchmarks.accuracy.shuffled import measure_shuffled
 from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
-from benchmarks.report import Row, write_json
+from benchmarks.accuracy.tables import matching
+from benchmarks.data_files import shown
+from benchmarks.report import Row, print_table, write_json
 from hushsum.families import warm_up
 
 TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
@@ -71,7 +76,9 @@ def main() -> None:
         for name in chosen:
             rows += _MEASURES[name](little=options.quick)
         if not rows:
-            sys.exit("nothing was measured: there is no ../shared/data here")
+            sys.exit("nothing was measured: see the lines above")
+        if _print_stand_ins(rows, options.out):
+            return
         if options.quick and not options.out:
             print(pages.text(rows))
             return
@@ -79,6 +86,19 @@ def main() -> None:
     if options.page or not options.quick:  # of what was not measured, the last figures
         rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
+
+
+def _print_stand_ins(rows: list[Row], out: Path | None) -> bool:
+    """If a stand-in was measured: prints the tables, which say so, in place of the page, which is about real data."""
+    marked = [{**row, "data": shown(str(row["data"]))} if "data" in row else row for row in rows]
+    if marked == rows:
+        return False
+    for part in dict.fromkeys(str(row["part"]) for row in marked):
+        print_table(f"{part}, with stand-ins: {TITLE}", matching(marked, part=part))
+    if out:
+        _save(out, marked)
+    print("\nThe page and the saved results are of real data: they were not changed.")
+    return True
 
 
 def _of(name: str, rows: list[Row]) -> list[Row]:

@@ -1,22 +1,19 @@
-"""The data sets of the accuracy run: records, held-out queries and public bounds, from ``../shared/data``."""
+"""The data sets of the accuracy run: records, held-out queries and public bounds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.data_files import COVTYPE_LOWER, COVTYPE_UPPER, PULSAR_LOWER, PULSAR_UPPER, columns
+
 Floats = npt.NDArray[np.float64]
 
-_DATA: Final = Path(__file__).resolve().parents[3] / "shared" / "data"
 _HELD_OUT: Final = 2000
 _QUICK_RECORDS: Final = 10_000
 _QUICK_HELD_OUT: Final = 200
-#: The first ten columns of covtype are quantities, with these public ranges; the other 44 are 0 or 1.
-_COVTYPE_UPPER: Final = (4000, 360, 90, 1400, 700, 7200, 255, 255, 255, 7200)
-_COVTYPE_LOWER: Final = (1800, 0, 0, 0, -200, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,19 +41,9 @@ class DataSet:
 
 
 def data_sets(names: Sequence[str], *, quick: bool) -> Iterator[DataSet]:
-    """Those of these names whose file is there, one at a time; one line tells of a file that is not."""
+    """Those of these names, one at a time."""
     for name in names:
-        file, make = SOURCES[name]
-        if present(name, file):
-            yield make(file, quick=quick)
-
-
-def present(name: str, file: str) -> bool:
-    """Whether a file is there; one line says when it is not."""
-    if (_DATA / file).exists():
-        return True
-    print(f"{name}: skipped, there is no shared/data/{file} beside the project", flush=True)
-    return False
+        yield SOURCES[name](quick=quick)
 
 
 def held_out(records: Any, *, quick: bool) -> tuple[Any, Any]:
@@ -69,12 +56,12 @@ def held_out(records: Any, *, quick: bool) -> tuple[Any, Any]:
 
 def covtype_bounds(dim: int) -> Sequence[tuple[float, float]]:
     """Of the first columns of covtype: the documented ranges."""
-    return list(zip([*_COVTYPE_LOWER, *[0] * 44], [*_COVTYPE_UPPER, *[1] * 44], strict=True))[:dim]
+    return list(zip([*COVTYPE_LOWER, *[0] * 44], [*COVTYPE_UPPER, *[1] * 44], strict=True))[:dim]
 
 
 def pulsar_bounds() -> Sequence[tuple[float, float]]:
     """Of the eight columns of htru2: wider than the data's."""
-    return list(zip([0, 0, -10, -10, 0, 0, -10, -10], [250, 120, 20, 100, 250, 120, 50, 1250], strict=True))
+    return list(zip(PULSAR_LOWER, PULSAR_UPPER, strict=True))
 
 
 def vectors(name: str, about: str, lower: Sequence[float], upper: Sequence[float], parts: tuple[Any, Any]) -> DataSet:
@@ -85,50 +72,50 @@ def vectors(name: str, about: str, lower: Sequence[float], upper: Sequence[float
     return DataSet(name, text, record, records, queries)
 
 
-def _skin(file: str, *, quick: bool) -> DataSet:
+def _skin(*, quick: bool) -> DataSet:
     about = "bounds 0 to 255; 2,000 held-out queries"
-    return vectors("skin", about, [0] * 3, [255] * 3, held_out(columns(file)[:, :3], quick=quick))
+    return vectors("skin", about, [0] * 3, [255] * 3, held_out(columns("skin")[:, :3], quick=quick))
 
 
-def _covtype(file: str, *, quick: bool, dim: int = 54) -> DataSet:
+def _covtype(*, quick: bool, dim: int = 54) -> DataSet:
     lower, upper = zip(*covtype_bounds(dim), strict=True)
     name = "covtype" if dim == 54 else f"covtype, {dim} columns"
     about = "bounds are the documented ranges; 2,000 held-out queries"
-    return vectors(name, about, lower, upper, held_out(columns(file)[:, :dim], quick=quick))
+    return vectors(name, about, lower, upper, held_out(columns("covtype")[:, :dim], quick=quick))
 
 
-def _covtype_10(file: str, *, quick: bool) -> DataSet:
-    return _covtype(file, quick=quick, dim=10)
+def _covtype_10(*, quick: bool) -> DataSet:
+    return _covtype(quick=quick, dim=10)
 
 
-def _taxi(file: str, *, quick: bool) -> DataSet:
+def _taxi(*, quick: bool) -> DataSet:
     about = "longitude −74.1 to −73.15 and latitude 40.5 to 40.9; 2,000 held-out queries, 100 others for each seed"
-    return vectors("taxi", about, [-74.1, 40.5], [-73.15, 40.9], held_out(columns(file), quick=quick))
+    return vectors("taxi", about, [-74.1, 40.5], [-73.15, 40.9], held_out(columns("taxi"), quick=quick))
 
 
-def _covtype_2(file: str, *, quick: bool) -> DataSet:
-    return _covtype(file, quick=quick, dim=2)
+def _covtype_2(*, quick: bool) -> DataSet:
+    return _covtype(quick=quick, dim=2)
 
 
-def _pay(file: str, *, quick: bool) -> DataSet:
-    pay = columns(file)[:, :1]
+def _pay(*, quick: bool) -> DataSet:
+    pay = columns("pay")[:, :1]
     records = pay[np.random.default_rng(1).permutation(len(pay))[:_QUICK_RECORDS]] if quick else pay
     about = "bounds 0 to 600,000; 200 queries from 10,000 to 250,000, as in RACE"
     return vectors("pay", about, [0], [600_000], (records, np.linspace(10_000, 250_000, 200)[:, None]))
 
 
-def _pulsars(file: str, *, quick: bool) -> DataSet:
-    values = columns(file)[:, :8]
+def _pulsars(*, quick: bool) -> DataSet:
+    values = columns("htru2")[:, :8]
     lower, upper = zip(*pulsar_bounds(), strict=True)
     return vectors(
         "htru2", "bounds wider than the data's; 2,000 held-out queries", lower, upper, held_out(values, quick=quick)
     )
 
 
-def _slashdot(file: str, *, quick: bool) -> DataSet:
+def _slashdot(*, quick: bool) -> DataSet:
     from scipy import sparse
 
-    edges = columns(file).astype(np.int64)
+    edges = columns("slashdot").astype(np.int64)
     nodes = int(edges.max()) + 1
     matrix = sparse.csr_matrix((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), (nodes, nodes))
     matrix.sort_indices()
@@ -137,26 +124,15 @@ def _slashdot(file: str, *, quick: bool) -> DataSet:
     return DataSet("slashdot", about, {"kind": "set", "universe": nodes}, records, queries)
 
 
-SOURCES: Final[dict[str, tuple[str, Callable[..., DataSet]]]] = {
-    "skin": ("skin.parquet", _skin),
-    "covtype": ("covtype_100k.parquet", _covtype),
-    "taxi": ("nyc_taxi_pickups.parquet", _taxi),
-    "pay": ("sf_salaries.parquet", _pay),
-    "slashdot": ("slashdot0902.parquet", _slashdot),
-    "htru2": ("htru2.parquet", _pulsars),
-    "covtype-10": ("covtype_100k.parquet", _covtype_10),
-    "covtype-2": ("covtype_100k.parquet", _covtype_2),
+SOURCES: Final[dict[str, Callable[..., DataSet]]] = {
+    "skin": _skin,
+    "covtype": _covtype,
+    "taxi": _taxi,
+    "pay": _pay,
+    "slashdot": _slashdot,
+    "htru2": _pulsars,
+    "covtype-10": _covtype_10,
+    "covtype-2": _covtype_2,
 }
-#: Files for linear regression, and the columns taken: features, and the target last.
-SOURCES_REGRESSION: Final = {
-    "airfoil": ("airfoil.parquet", [*range(6)]),
-    "naval": ("naval.parquet", [*range(17)]),
-}
-
-
-def columns(file: str) -> Floats:
-    """Every column of a file of the folder, (n, columns) float64."""
-    from pyarrow import parquet
-
-    table = parquet.read_table(_DATA / file)
-    return np.stack([table.column(name).to_numpy() for name in table.column_names], axis=1).astype(np.float64)
+#: Data sets for linear regression, and the columns taken: features, and the target last.
+SOURCES_REGRESSION: Final = {"airfoil": [*range(6)], "naval": [*range(17)]}

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.curves import DELTAS, SMALL_DELTA
-from benchmarks.accuracy.data import columns, covtype_bounds, present, pulsar_bounds
+from benchmarks.accuracy.data import covtype_bounds, pulsar_bounds
+from benchmarks.data_files import AIRFOIL_LOWER, AIRFOIL_UPPER, columns
 from benchmarks.report import Row
 
 Floats = npt.NDArray[np.float64]
@@ -33,11 +34,11 @@ _GIVEN_BANDWIDTHS: Final = (0.05, 0.1, 0.2, 0.4)  # by a user who knows the scal
 _PEER_PENALTIES: Final = (0.01, 0.1, 1.0, 10.0)  # C of a logistic regression
 _PEER_FITS: Final = 11
 #: Public bounds of airfoil's columns: frequency, angle, chord, speed, thickness, sound pressure.
-_AIRFOIL: Final = ((0, 20_000), (0, 25), (0, 0.35), (0, 80), (0, 0.06), (100, 145))
+_AIRFOIL: Final = tuple(zip(AIRFOIL_LOWER, AIRFOIL_UPPER, strict=True))
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """One row a data set, estimator and δ; data sets whose file is not there are left out."""
+    """One row a data set, estimator and δ."""
     rows: list[Row] = []
     bounds: Bounds
     with warnings.catch_warnings():
@@ -46,14 +47,10 @@ def measure(*, quick: bool) -> list[Row]:
             rows += _classes(name, X, y, bounds, quick=quick)
             rows += _linear_classes(name, X, y, bounds, quick=quick)
             print(f"classes of {name} measured", flush=True)
-        for name, file, bounds in (
-            ("htru2", "htru2.parquet", pulsar_bounds()),
-            ("skin", "skin.parquet", [(0.0, 255.0)] * 3),
-        ):
-            if present(name, file):
-                values = columns(file)
-                rows += _outliers(name, values[:, : len(bounds)], values[:, -1] == 1, bounds, quick=quick)
-                print(f"outliers of {name} measured", flush=True)
+        for name, bounds in (("htru2", pulsar_bounds()), ("skin", [(0.0, 255.0)] * 3)):
+            values = columns(name)
+            rows += _outliers(name, values[:, : len(bounds)], values[:, -1] == 1, bounds, quick=quick)
+            print(f"outliers of {name} measured", flush=True)
         for name, records, bounds in _regressions():
             rows += _regression(name, records, bounds, quick=quick)
             print(f"linear model of {name} measured", flush=True)
@@ -105,17 +102,16 @@ def measure_peers(*, quick: bool) -> list[Row]:
 def _labelled() -> Iterator[tuple[str, Floats, Floats, Bounds]]:
     """Data sets with labels: name, records, the two commonest labels, and public bounds."""
     bounds: Bounds
-    for name, file, bounds in (
-        ("skin", "skin.parquet", [(0.0, 255.0)] * 3),
-        ("htru2", "htru2.parquet", pulsar_bounds()),
-        ("covtype, 10 columns, 2 labels", "covtype_100k.parquet", covtype_bounds(10)),
-        ("covtype, 54 columns, 2 labels", "covtype_100k.parquet", covtype_bounds(54)),
+    for name, bounds in (
+        ("skin", [(0.0, 255.0)] * 3),
+        ("htru2", pulsar_bounds()),
+        ("covtype, 10 columns, 2 labels", covtype_bounds(10)),
+        ("covtype, 54 columns, 2 labels", covtype_bounds(54)),
     ):
-        if present(name, file):
-            values = columns(file)
-            X, y = values[:, : len(bounds)], values[:, -1]
-            some = np.isin(y, _commonest(y, 2))
-            yield name, X[some], y[some], bounds
+        values = columns(name.partition(",")[0])
+        X, y = values[:, : len(bounds)], values[:, -1]
+        some = np.isin(y, _commonest(y, 2))
+        yield name, X[some], y[some], bounds
 
 
 def _split(X: Floats, y: Floats, *, quick: bool) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
@@ -224,15 +220,13 @@ def _outliers(name: str, X: Floats, is_outlier: npt.NDArray[np.bool_], bounds: B
 
 
 def _regressions() -> Iterator[tuple[str, Floats, Bounds]]:
-    if present("airfoil", "airfoil.parquet"):
-        records = columns("airfoil.parquet")[:, :6]
-        yield "airfoil, documented bounds", records, _AIRFOIL
-        yield "airfoil, standardised", *_standardised(records)
-    if present("naval", "naval.parquet"):
-        records = columns("naval.parquet")[:, :17]
-        changing = records[:, np.ptp(records, axis=0) > 0]
-        _, distinct = np.unique(changing, axis=1, return_index=True)
-        yield "naval, standardised", *_standardised(changing[:, np.sort(distinct)])
+    records = columns("airfoil")[:, :6]
+    yield "airfoil, documented bounds", records, _AIRFOIL
+    yield "airfoil, standardised", *_standardised(records)
+    records = columns("naval")[:, :17]
+    changing = records[:, np.ptp(records, axis=0) > 0]
+    _, distinct = np.unique(changing, axis=1, return_index=True)
+    yield "naval, standardised", *_standardised(changing[:, np.sort(distinct)])
 
 
 def _standardised(records: Floats) -> tuple[Floats, Bounds]:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 import hushsum as hs
 from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE, SMALL_DELTA, Price
-from benchmarks.accuracy.data import SOURCES_REGRESSION, columns, present
+from benchmarks.accuracy.data import SOURCES_REGRESSION
+from benchmarks.data_files import columns
 from benchmarks.report import Row
 from hushsum.families import FAMILIES
 
@@ -62,9 +63,8 @@ def r_squared(records: Floats, coefficients: Floats) -> float:
 
 def _data() -> Iterator[tuple[str, Floats]]:
     yield "slope", sloped(10_000, np.random.default_rng(1))
-    for name, (file, kept) in SOURCES_REGRESSION.items():
-        if present(name, file):
-            yield name, standardised(columns(file)[:, kept])
+    for name, kept in SOURCES_REGRESSION.items():
+        yield name, standardised(columns(name)[:, kept])
 
 
 def _measure(name: str, records: Floats, form: str, size: int, *, seeds: int) -> list[Row]:

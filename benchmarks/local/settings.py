@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.data_files import shown
 from benchmarks.report import Row
 from benchmarks.workloads import data
 from hushsum import Plan
@@ -20,7 +21,7 @@ REPORTS: Final = 65_536
 QUICK: Final = 4_096
 _EPSILON: Final = 4
 #: A bandwidth for each data set: about what a collection of it would take.
-_BANDWIDTHS: Final = {"skin": 60, "random 3": 60, "covtype": 2500, "random 55": 8}
+_BANDWIDTHS: Final = {"skin": 60, "covtype": 2500}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Setting:
         """The columns that tell one setting from another."""
         fields, mechanism = self.plan.family.to_fields(), self.plan.privacy.mechanism
         buckets = fields.get("buckets", 0)
-        about: Row = {"data": self.name, "d": self.records.shape[1], "family": self.plan.family.name}
+        about: Row = {"data": shown(self.name), "d": self.records.shape[1], "family": self.plan.family.name}
         if isinstance(buckets, int) and buckets:
             about["W"] = buckets
         return {**about, "randomiser": mechanism.name, "outputs": self.plan.counters_shape[2]}
@@ -57,8 +58,7 @@ class Setting:
 
 def settings(*, quick: bool) -> Iterator[Setting]:
     """Three and fifty-odd coordinates, two widths, both randomisers, and the fourier family."""
-    for first, second in (("skin", "random 3"), ("covtype", "random 55")):
-        name = first if data(first) is not None else second
+    for name in ("skin", "covtype"):
         values = data(name)
         records = np.resize(values, (QUICK if quick else REPORTS, values.shape[1]))
         for width in (64, 1024):

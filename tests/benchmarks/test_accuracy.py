@@ -11,7 +11,7 @@ from scipy import sparse
 import hushsum as hs
 from benchmarks.accuracy import estimators, postprocessing, quantiles
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA, Curve, Truth, best_rows, errors_of, keys, measure
-from benchmarks.accuracy.data import DataSet, present, vectors
+from benchmarks.accuracy.data import DataSet, vectors
 from benchmarks.accuracy.page import text, write
 from benchmarks.accuracy.regression import r_squared, sloped, standardised
 from benchmarks.accuracy.sums import exact_sums
@@ -84,11 +84,6 @@ def test_a_family_that_is_not_offered_is_skipped_with_one_line(
     assert not other.built(little)
     assert capsys.readouterr().out == "little: a dream skipped, this version does not offer it\n"
     assert CURVE.built(little)
-
-
-def test_a_file_that_is_absent_is_skipped_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not present("nobody", "nobody.parquet")
-    assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_the_best_row_has_the_least_error_and_a_table_shows_it() -> None:

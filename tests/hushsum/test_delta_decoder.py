@@ -71,8 +71,8 @@ def with_encoding(plan: Plan, records: int, seed: int, encoding: Encoding) -> by
     )
 
 
-def counted(plan: Plan, batch: Batch, i: int) -> tuple[list[int], list[int]]:
-    """What a good delta of a batch adds: counters and records by class."""
+def added(plan: Plan, batch: Batch, i: int) -> tuple[list[int], list[int]]:
+    """What a good delta of a batch adds: counters, and count counters by class, where the plan has some."""
     sums = np.zeros(plan.counters_shape, np.int64).reshape(plan.counters_shape[0], -1)
     counts = np.zeros(len(sums), np.int64)
     at, end, records = batch.spans[i].tolist()
@@ -86,7 +86,8 @@ def counted(plan: Plan, batch: Batch, i: int) -> tuple[list[int], list[int]]:
         counts[number] += of
         at += 3 + abs(length)
     assert (at, counts.sum()) == (end, records)
-    return sums.reshape(-1).tolist(), counts.tolist()
+    scale = plan.privacy.mechanism.count_scale
+    return sums.reshape(-1).tolist(), (scale * counts)[: plan.count_counters].tolist()
 
 
 def agrees(plan: Plan, reader: DeltaReader, deltas: list[bytes]) -> list[Reason | None]:
@@ -111,8 +112,8 @@ def agrees_on(plan: Plan, batch: Batch, i: int, data: bytes) -> Reason | None:
     assert batch.headers[i].tolist() == [delta.id.sequence, delta.window]
     assert (batch.streams[i], batch.spans[i, 2]) == (delta.id.stream, delta.records)
     counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.count_counters, np.int64)
-    apply(delta, counters, counts, 1)
-    assert counted(plan, batch, i) == (counters.reshape(-1).tolist(), counts.tolist())
+    apply(delta, counters, counts, plan.privacy.mechanism.count_scale)
+    assert added(plan, batch, i) == (counters.reshape(-1).tolist(), counts.tolist())
     return None
 
 

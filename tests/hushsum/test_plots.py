@@ -1,10 +1,14 @@
 """Figures of a release: what is drawn is what the release answers."""
 
+import pickle
+from io import BytesIO
 from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 import numpy.typing as npt
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 import hushsum as hs
@@ -285,3 +289,24 @@ def test_a_dark_figure_has_light_lines_and_leaves_no_trace(release: hs.Release) 
     assert figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
     assert dict(rcParams) == before
     assert release.plot().get_facecolor()[:3] == (1.0, 1.0, 1.0)
+
+
+def test_a_notebook_shows_a_figure_as_a_picture_without_pyplot(release: hs.Release) -> None:
+    """IPython shows the value of a cell by this method, and prints matplotlib's own figures as text without pyplot."""
+    picture = release.plot()._repr_png_()  # type: ignore[attr-defined]  # of IPython's protocol, not matplotlib's
+    assert matplotlib.image.imread(BytesIO(picture)).std() > 0.05  # something is drawn
+
+
+def test_a_figure_is_pickled_as_one_of_matplotlib(release: hs.Release) -> None:
+    figure = release.plot()
+    again = pickle.loads(pickle.dumps(figure))
+    assert type(again) is Figure
+    assert [axis.get_title() for axis in again.axes] == [axis.get_title() for axis in figure.axes]
+
+
+def test_half_widths_of_intervals_are_drawn_on_a_scale_from_zero(release: hs.Release) -> None:
+    """From the least to the most, widths that are equal but for rounding would look different."""
+    for figure in (release.plot(), plots.difference_figure(release.compare(release))):
+        (drawn,) = figure.axes[1].images
+        assert drawn.norm.vmin == 0.0
+        assert drawn.norm.vmax == np.max(np.asarray(drawn.get_array())) > 0.0
