@@ -8,9 +8,9 @@ overstates the error.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -69,73 +69,85 @@ class _Side:
     """What a test needs of one release.
 
     Attributes:
+        release: That release.
         values: (m,) kernel sums.
         errors: (m,) their standard errors.
         spread: Of :class:`hushsum.families.Answer`.
         total: The number of records.
         total_error: Its standard error.
-        least_variance: What noise alone brings into a kernel sum.
-        is_gaussian: Whether its noise is Gaussian.
-        variance: Of the noise on one counter of a single draw.
-        draws: How many draws a counter holds.
-        records_per_client: Of the plan.
+        draws: How many draws of the mechanism a counter holds: of all classes that are added up, and of all clients.
     """
 
+    release: Queryable
     values: Floats
     errors: Floats
     spread: str
     total: float
     total_error: float
-    least_variance: float
-    is_gaussian: bool
-    variance: float
     draws: float
-    records_per_client: int | None
 
     @classmethod
     def of(cls, release: Queryable, places: Any, label: str | None) -> "_Side":
-        plan, privacy = release.plan, release.plan.privacy
+        plan = release.plan
         found, (total, error) = release.kernel_sum(places, label=label), _count(release, label)
-        if privacy.reports is not None:
-            single = draws = least = 0.0
-        else:
+        draws = 0.0
+        if plan.privacy.reports is None:
             classes = query.classes_of(plan, label)
-            single = privacy.mechanism.noise_variance
-            noise = (classes.stop - classes.start) * query.noise_variance(plan, release.submissions)
-            draws, least = noise / single, plan.family.answer_variance(noise)
-        return cls(
-            found.value,
-            found.std_error,
-            found.spread,
-            total,
-            error,
-            least,
-            privacy.mechanism.name == DISCRETE_GAUSSIAN,
-            single,
-            draws,
-            privacy.records_per_client,
-        )
+            draws = (classes.stop - classes.start) * query.noise_variance(plan, release.submissions)
+            draws /= plan.privacy.mechanism.noise_variance
+        return cls(release, found.value, found.std_error, found.spread, total, error, draws)
+
+    @property
+    def least_variance(self) -> float:
+        """What noise alone brings into its density."""
+        if not self.draws:
+            return 0.0
+        noise = self.draws * self.release.plan.privacy.mechanism.noise_variance
+        return self.release.plan.family.answer_variance(noise) / self.total**2
 
     def noise(self, pooled: Floats) -> "_Noise":
         """That of its density, if that is ``pooled``: of the kernel sum, and of the number of records times it."""
+        mechanism = self.release.plan.privacy.mechanism
         deviation = np.sqrt(np.square(self.errors) + np.square(pooled * self.total_error)) / self.total
-        return _Noise(deviation, self.variance, self.draws, self.is_gaussian)
+        of_count = np.abs(pooled) / mechanism.count_scale if mechanism.count_scale else 0.0
+        most = np.maximum(_weight_max(self.release.plan), of_count) / self.total
+        weight = np.minimum(deviation / math.sqrt(mechanism.noise_variance * self.draws), most)
+        return _Noise(deviation, weight, mechanism.noise_variance, mechanism.name == DISCRETE_GAUSSIAN)
+
+    def sample(self, high: Floats) -> "_Sample":
+        """That of its density, if that is at most ``high`` in the population."""
+        plan = self.release.plan
+        clients = max(self.total - 2.0 * self.total_error, 1.0) / (plan.privacy.records_per_client or 1)
+        signed = plan.family.name == "fourier" and plan.family.to_fields().get("draws") == "given"
+        return _Sample(high, clients, signed)
+
+
+def _weight_max(plan: Plan) -> float:
+    """What no counter exceeds in the weights of a kernel sum; infinity where that is not known."""
+    if plan.family.name == "hermite":
+        from hushsum.families.hermite import Hermite
+
+        assert isinstance(plan.family, Hermite), "of this name"
+        return plan.family.answer_weight_max
+    if plan.family.name == "partition" and plan.family.to_fields()["levels"] == 1:
+        return 1.0 / plan.family.shape[0]
+    return math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class _Noise:
-    """A weighted sum of draws of the mechanism: at most as far-reaching as one draw with all of the weight.
+    """A weighted sum of independent draws of a mechanism.
 
     Attributes:
         deviation: (m,) its standard deviation.
+        weight: (m,) the most of a draw.
         variance: Of a draw.
-        draws: How many are added up, under each weight.
         is_gaussian: Whether they are discrete Gaussian, which are no more far-reaching than Gaussian ones; or Laplace.
     """
 
     deviation: Floats
+    weight: Floats
     variance: float
-    draws: float
     is_gaussian: bool
 
     @property
@@ -144,25 +156,54 @@ class _Noise:
         if self.is_gaussian:
             return np.full(len(self.deviation), np.inf)
         with np.errstate(divide="ignore"):
-            return math.acosh(1.0 + 1.0 / self.variance) / self._weight
+            return math.acosh(1.0 + 1.0 / self.variance) / self.weight
 
     def log_moment(self, t: Floats) -> Floats:
-        """(m,) the most that ln E[e^{tX}] is. Of discrete Laplace noise of variance v it is −ln(1 − v(cosh t − 1))."""
+        """(m,) the most that ln E[e^{tX}] is.
+
+        Of one draw of discrete Laplace noise of variance v it is h(t) = −ln(1 − v(cosh t − 1)). h(√y) is convex in y
+        and 0 at 0, so that Σ h(wᵢt) ≤ Σ wᵢ²/w² · h(wt) for weights wᵢ ≤ w.
+        """
         if self.is_gaussian:
             return 0.5 * np.square(t * self.deviation)
-        # Of parts wᵢ with Σ wᵢ² = w²: Π (1 − aᵢ) ≥ 1 − Σ aᵢ, and cosh √y − 1 is convex in y and 0 at 0.
-        return -self.draws * np.log1p(-self.variance * (np.cosh(t * self._weight) - 1.0))
+        draws = np.square(self.deviation) / (self.variance * np.square(self.weight))
+        return -draws * np.log1p(-self.variance * (np.cosh(t * self.weight) - 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """The mean kernel of independent clients, less its expectation.
+
+    Attributes:
+        high: (m,) the most that the expectation is, in [0, 1].
+        clients: How many.
+        is_signed: Whether kernels are from −1 to 1; otherwise from 0 to 1.
+    """
+
+    high: Floats
+    clients: float
+    is_signed: bool
 
     @property
-    def _weight(self) -> Floats:
-        return self.deviation / math.sqrt(self.variance * self.draws)
+    def reach(self) -> Floats:
+        return np.full(len(self.high), np.inf)
+
+    @property
+    def deviation(self) -> Floats:
+        return np.sqrt((1.0 if self.is_signed else self.high) / self.clients * np.ones(len(self.high)))
+
+    def log_moment(self, t: Floats) -> Floats:
+        """(m,) the most that ln E[e^{t(X − E X)}] is, either sign of t (Hoeffding; Bennett, for kernels from 0 on)."""
+        if self.is_signed:
+            return 0.5 * np.square(t) / self.clients
+        return self.clients * self.high * (np.expm1(t / self.clients) - t / self.clients)
 
 
-def _chernoff(noises: list[_Noise], distance: Floats) -> Floats:
+def _chernoff(parts: "Sequence[_Noise | _Sample]", distance: Floats) -> Floats:
     """(m,) the most that P(ΣX ≥ distance) is: the least of e^{−t·distance}·E[e^{tΣX}] over some t."""
     distance = np.maximum(distance, 0.0)
-    most = np.minimum.reduce([each.reach for each in noises])
-    variance = sum(np.square(each.deviation) for each in noises)
+    most = np.minimum.reduce([each.reach for each in parts])
+    variance = np.add.reduce([np.square(each.deviation) for each in parts])
     tail = np.ones(len(distance))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         usual = np.where(variance > 0, distance / variance, 0.0)
@@ -170,8 +211,8 @@ def _chernoff(noises: list[_Noise], distance: Floats) -> Floats:
             for t in (part * usual, part * most):
                 inside = (t < most) & np.isfinite(t)
                 at = np.where(inside, t, 0.0)
-                bound = np.exp(sum(each.log_moment(at) for each in noises) - at * distance)
-                tail = np.fmin(tail, np.where(inside, bound, 1.0))
+                moment = np.add.reduce([each.log_moment(at) for each in parts])
+                tail = np.fmin(tail, np.where(inside, np.exp(moment - at * distance), 1.0))
     return tail
 
 
@@ -332,51 +373,35 @@ class Comparison:
         total = sides[0].total + sides[1].total
         pooled = (sides[0].values + sides[1].values) / total  # of both alike, if nothing differs
         distance = np.abs(answer.value) - (0.0 if answer.bias is None else answer.bias)
-        noise = self._noise_tail(sides, pooled, places, label)
-        if not sampling:
-            return places, answer, np.minimum(2.0 * noise(distance), 1.0)
-        total_error = sides[0].total_error + sides[1].total_error
-        high = np.maximum(pooled, 0.0) + _POOLED_ERRORS * sum(each.errors for each in sides) / total
-        high = np.clip(high * (1.0 + _POOLED_ERRORS * total_error / total), 0.0, 1.0)
-        alone = np.ones(len(distance))
-        for part in _PARTS:  # whatever part of the distance noise has, sampling has the rest
-            both = noise(part * distance) + self._sampling_tail(sides, high, (1.0 - part) * distance)
-            alone = np.minimum(alone, 2.0 * both)
-        return places, answer, alone
-
-    def _noise_tail(
-        self, sides: "list[_Side]", pooled: Floats, places: Any, label: str | None
-    ) -> Callable[[Floats], Floats]:
-        """The most by which noise and hashing exceed distances (m,), on one side, where densities are ``pooled``."""
+        samples = []
+        if sampling:
+            high = np.maximum(pooled, 0.0) + _POOLED_ERRORS * (sides[0].errors + sides[1].errors) / total
+            high *= 1.0 + _POOLED_ERRORS * (sides[0].total_error + sides[1].total_error) / total
+            samples = [each.sample(np.clip(high, 0.0, 1.0)) for each in sides]
         if all(each.spread == "noise" for each in sides):
-            return partial(_chernoff, [each.noise(pooled) for each in sides])
+            alone = _chernoff([*(each.noise(pooled) for each in sides), *samples], distance)
+        else:
+            tail = self._rows_tail(sides, pooled, places, label)
+            alone = tail(distance) if not sampling else np.ones(len(distance))
+            for part in _PARTS if sampling else ():  # what part of the distance hashing has, samples have the rest of
+                alone = np.minimum(alone, tail(part * distance) + _chernoff(samples, (1.0 - part) * distance))
+        return places, answer, np.minimum(2.0 * alone, 1.0)
+
+    def _rows_tail(
+        self, sides: list[_Side], pooled: Floats, places: Any, label: str | None
+    ) -> Callable[[Floats], Floats]:
+        """P(error ≥ distance) of the mean of rows, by Student's t, where densities are ``pooled``."""
         first, second = (Answer(each.values, each.errors, each.spread).over(each.total) for each in sides)
         found = self._differences(first, second, places, label, (sides[0].total, sides[1].total))
         # Rows that agree by chance have less spread than their noise has.
-        least = sum(each.least_variance / each.total**2 for each in sides)
-        of_totals = sum(np.square(pooled * each.total_error / each.total) for each in sides)
+        least = sides[0].least_variance + sides[1].least_variance
+        of_totals = np.add.reduce([np.square(pooled * each.total_error / each.total) for each in sides])
         root, degrees = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals), found.degrees
 
         def tail(distance: Floats) -> Floats:
             ratio = np.divide(distance, root, out=np.where(distance > 0, np.inf, 0.0), where=root > 0)
             return np.array([student_t_tail(max(each, 0.0), degrees) for each in ratio.tolist()])
 
-        return tail
-
-    def _sampling_tail(self, sides: "list[_Side]", high: Floats, distance: Floats) -> Floats:
-        """The most by which means of samples exceed distances (m,), on one side, where densities are ``high``."""
-        plan = self.first.plan
-        clients = [(each.total - 2.0 * each.total_error) / (each.records_per_client or 1) for each in sides]
-        if plan.family.name == "fourier" and plan.family.to_fields().get("draws") == "given":
-            return np.exp(-0.5 * np.square(np.maximum(distance, 0.0)) / sum(1.0 / n for n in clients))
-        tail = np.ones(len(distance))
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            best = np.log1p(np.maximum(distance, 0.0) / high)
-            for n in clients:
-                for part in _FRACTIONS:
-                    t = part * n * best
-                    grown = sum(m * high * (np.expm1(t / m) - t / m) for m in clients)
-                    tail = np.fmin(tail, np.exp(grown - t * distance))
         return tail
 
     @cached_property

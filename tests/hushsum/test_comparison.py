@@ -10,9 +10,10 @@ import pytest
 from scipy.stats import binom, t
 
 import hushsum as hs
-from hushsum.comparison import Comparison, _chernoff, _Noise, _Side, places_within
+from hushsum.comparison import Comparison, _chernoff, _Noise, _Sample, places_within
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import PlanError, RecordError
+from hushsum.families.hermite import Hermite
 from hushsum.releases import draw
 from hushsum.student_t import student_t_tail
 from tests.plans import model_plan, set_plan
@@ -177,19 +178,42 @@ def test_samples_of_one_population_are_told_apart_no_more_often_than_the_level_s
     assert rejected <= int(binom.ppf(1 - FALSE_ALARM, 40, 0.1)), f"seed {seed}"
 
 
-def test_tails_of_noise_are_above_the_exact_ones(seed: int) -> None:
-    plan = plan_of(CELLS, epsilon=1)
-    release = released(plan, np.full((1000, 1), 5.0), seed, "one")
-    side = _Side.of(release, QUERIES[:1], None)
-    b = float(plan.privacy.mechanism.scale)
-    noise = _Noise(np.array([math.sqrt(side.variance)]), side.variance, 1.0, is_gaussian=False)
+def test_tails_of_noise_are_above_the_exact_ones(rng: np.random.Generator) -> None:
+    b = 1.0
+    variance = 2 * math.exp(-1 / b) / (1 - math.exp(-1 / b)) ** 2
+    one = _Noise(np.array([math.sqrt(variance)]), np.array([1.0]), variance, is_gaussian=False)
     for distance in (1, 5, 20, 60):
         exact = math.exp(-distance / b) / (1 + math.exp(-1 / b))  # P(X ≥ x) of discrete Laplace noise of scale b
-        found = float(_chernoff([noise], np.array([float(distance)]))[0])
+        found = float(_chernoff([one], np.array([float(distance)]))[0])
         assert exact <= found <= (20 + 3 * distance) * exact
-    normal = _Noise(np.array([2.0]), 4.0, 1.0, is_gaussian=True)
+    many = _Noise(np.array([math.sqrt(100 * variance)]), np.array([1.0]), variance, is_gaussian=False)
+    drawn = (
+        rng.geometric(1 - math.exp(-1 / b), (100_000, 100)) - rng.geometric(1 - math.exp(-1 / b), (100_000, 100))
+    ).sum(1)
+    for distance in (20, 40):
+        share = float(np.mean(drawn >= distance))
+        assert share <= float(_chernoff([many], np.array([float(distance)]))[0]) <= 20 * share
+    normal = _Noise(np.array([2.0]), np.array([2.0]), 1.0, is_gaussian=True)
     assert float(_chernoff([normal], np.array([6.0]))[0]) == pytest.approx(math.exp(-4.5))
-    assert float(_chernoff([normal, noise], np.array([0.0]))[0]) == 1.0
+    assert float(_chernoff([normal, one], np.array([0.0]))[0]) == 1.0
+    for mean in (0.001, 0.3):
+        sample, hits = _Sample(np.array([mean]), 500.0, is_signed=False), rng.binomial(500, mean, 200_000) / 500
+        for reach in (3, 5):
+            far = reach * math.sqrt(mean / 500)
+            assert np.mean(hits - mean >= far) <= float(_chernoff([sample], np.array([far]))[0]) < 1
+
+
+def test_no_counter_of_moments_weighs_more_than_is_said(rng: np.random.Generator) -> None:
+    plan = plan_of({**MOMENTS, "order": 3, "weights": "laplace"})
+    assert isinstance(plan.family, Hermite)
+    counters = np.zeros(plan.family.shape, np.int64)
+    asked = np.linspace(0, 10, 400)[:, None]
+    most = 0.0
+    for number in range(plan.family.shape[1]):
+        counters[5, number] = 2**30
+        most = max(most, float(np.abs(plan.family.answer(counters, asked).value).max()) / 2**30)
+        counters[5, number] = 0
+    assert 0.9 * plan.family.answer_weight_max < most <= plan.family.answer_weight_max
 
 
 def test_a_release_that_may_have_no_records_differs_from_none(seed: int) -> None:

@@ -248,6 +248,13 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         """σ²·max‖g‖², the largest over all queries, rounded up by a few per cent."""
         return counter_variance * self._norm_squared_max / self._grid.scale**2
 
+    @property
+    def answer_weight_max(self) -> float:
+        """No counter has more weight than this in any answer: max_r |a_r|/s_r over all places."""
+        largest = np.array([hermite_series.largest(r) for r in range(self.order)])
+        weights = largest[self._grid.degrees].prod(axis=1) * self._grid.ratios
+        return float(weights.max()) * (1.0 + 2.0**-40) / self._grid.scale
+
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds."""
         distances = kernels.euclidean_distances(self._space.exact(x, clip=True), self._space.exact(y))
