@@ -25,7 +25,7 @@ from benchmarks.accuracy import page as pages
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.draws import measure_draws
-from benchmarks.accuracy.modes import measure_modes
+from benchmarks.accuracy.modes import measure_carried, measure_modes
 from benchmarks.accuracy.shuffled import measure_shuffled
 from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
 from benchmarks.accuracy.tables import matching
@@ -49,6 +49,7 @@ _FILES: Final = {
 _PARTS: Final = {
     "mode": "modes",
     "shuffled": "modes",
+    "carried": "modes",
     "post": "post",
     "quantiles": "quantiles",
     "histogram": "histogram",
@@ -136,6 +137,7 @@ def measure_all_modes(*, little: bool) -> list[Row]:
     started = time.perf_counter()
     rows = [{"part": "mode", **row} for row in measure_modes(quick=little)]
     rows += [{"part": "shuffled", **row} for row in measure_shuffled(quick=little)]
+    rows += [{"part": "carried", **row} for row in measure_carried(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  modes measured", flush=True)
     return rows
 
