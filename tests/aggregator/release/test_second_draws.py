@@ -194,6 +194,7 @@ async def test_receipts_that_lost_the_lines_of_another_plan_stop_releasing() -> 
     await lost.begin()
     problem, _ = await reconcile(plan.id, store, lost, fence=fences[1])
     assert "receipts in memory: 1 of the 2 lines" in problem
+    await store.close()
 
 
 async def test_receipts_of_another_store_stop_releasing_and_count_for_nothing(tmp_path: Path) -> None:
