@@ -1,6 +1,7 @@
 """A port of which a test may hold, fail, or lose the reply of single calls."""
 
 import asyncio
+import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -37,7 +38,7 @@ class Hooks:
         class Hooked:
             def __getattr__(self, name: str) -> object:
                 found = getattr(port, name)
-                if not asyncio.iscoroutinefunction(found):
+                if not inspect.iscoroutinefunction(found):
                     return found
 
                 async def call(*arguments: object, **keywords: object) -> object:
