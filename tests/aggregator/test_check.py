@@ -1,7 +1,10 @@
 """A check tries what the start needs, with a real broker and a real database, and leaves everything as it was."""
 
+import asyncio
 import shutil
 import socket
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from aggregator.check import check
 from aggregator.config import Config
 from aggregator.errors import LogError
 from aggregator.runtime import SystemRuntime
+from aggregator.sqlite import SqliteFile
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.entropy import OsEntropy
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
@@ -180,6 +184,13 @@ async def test_a_file_that_is_too_large_to_check_in_time_is_told(
     config = config_of(tmp_path, PLAN)
     await released(config)
     monkeypatch.setattr("aggregator.sqlite._PAGES_S", 0.0)
+    read = SqliteFile.read
+
+    async def slowly(file: SqliteFile, work: Callable[[sqlite3.Connection], object]) -> object:
+        await asyncio.sleep(0.02)  # a small file in memory may be checked in no time
+        return await read(file, work)
+
+    monkeypatch.setattr(SqliteFile, "read", slowly)
     with capture_logs() as logged:
         assert failures_of(await checked(config)) == {}
     partly = [line["file"] for line in logged if line["event"] == "file checked in part: it is too large"]
