@@ -16,7 +16,7 @@ from edge_client.errors import (
     UnreachableError,
 )
 from edge_client.policy import SIGNED_BY, Policy
-from edge_client.runtime import BackOff, Runtime
+from edge_client.runtime import BackOff, Runtime, drawn_s
 from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.transport.interface import ConnectionLostError, PlanReply, Transport
@@ -58,8 +58,7 @@ class RetryPolicy:
     def hold(self) -> None:
         """Fixes the moment of the next contact, whatever is done until then."""
         least_s, most_s = HELD_S
-        drawn = int.from_bytes(self.entropy.read(4), "big") / 2**32
-        self.held_until = self.runtime.monotonic() + least_s + (most_s - least_s) * drawn
+        self.held_until = self.runtime.monotonic() + least_s + drawn_s(most_s - least_s, self.entropy)
 
     async def held(self) -> None:
         """Returns when a contact may be made."""

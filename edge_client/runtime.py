@@ -16,6 +16,11 @@ from hushsum.entropy import Entropy
 _DOUBLINGS_MAX: Final = 62
 
 
+def drawn_s(longest_s: float, entropy: Entropy) -> float:
+    """A wait from 0 to below ``longest_s`` seconds, each as likely as any other; it is public."""
+    return longest_s * int.from_bytes(entropy.read(4), "big") / 2**32
+
+
 class BackOff:
     """Waits drawn uniformly from 0 to a limit that doubles with each failure, from ``first_s`` to ``longest_s``."""
 
@@ -39,7 +44,7 @@ class BackOff:
     def jitter_s(self, failures: int) -> float:
         """A wait after this many earlier failures, in seconds; nothing is remembered of it."""
         limit = min(self._longest_s, self._first_s * 2.0 ** min(failures, _DOUBLINGS_MAX))
-        return limit * int.from_bytes(self._entropy.read(4), "big") / 2**32
+        return drawn_s(limit, self._entropy)
 
     def reset(self) -> None:
         """Makes the next wait a first one again."""
