@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, print_json, print_table
+from hushsum_cli.output import confidence_option, examples, print_json, print_table
 
 if TYPE_CHECKING:
     from hushsum.statistics import Description, Figure
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 )
 @click.argument("release_file", metavar="FILE.hush", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--label", help="Only records of this class.  [default: all classes]")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Confidence level of the intervals.",
-)
+@confidence_option
 @as_json_option
 def describe(*, release_file: Path, label: str | None, confidence: float, as_json: bool) -> None:
     """Describe the columns of a release: count, mean, standard deviation, bounds and quartiles, with intervals.

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+#: The option of every command that prints intervals.
+confidence_option = click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Confidence level of the intervals.",
+)
 
 
 class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument

@@ -8,7 +8,7 @@ import click
 
 from hushsum_cli.columns import chosen_columns
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, print_json, print_table
+from hushsum_cli.output import confidence_option, examples, print_json, print_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,13 +39,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--by-position", is_flag=True, help="Match columns by position and ignore their names.")
 @click.option("--label", help="Only records of this class.  [default: all classes]")
 @click.option("--density", is_flag=True, help="Print densities (mean kernels) instead of kernel sums.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Confidence level of the intervals.",
-)
+@confidence_option
 @as_json_option
 def query(  # noqa: PLR0913  one argument an option
     *,
