@@ -216,6 +216,20 @@ def _chernoff(parts: "Sequence[_Noise | _Sample]", distance: Floats) -> Floats:
     return tail
 
 
+def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer) -> Callable[[Floats], Floats]:
+    """P(error ≥ distance) of a difference of means of rows, by Student's t, where densities are ``pooled``."""
+    # Rows that agree by chance have less spread than their noise has.
+    least = sides[0].least_variance + sides[1].least_variance
+    of_totals = np.add.reduce([np.square(pooled * each.total_error / each.total) for each in sides])
+    root = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals)
+
+    def tail(distance: Floats) -> Floats:
+        ratio = np.divide(distance, root, out=np.where(distance > 0, np.inf, 0.0), where=root > 0)
+        return np.array([student_t_tail(max(each, 0.0), found.degrees) for each in ratio.tolist()])
+
+    return tail
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """A release against another one with the same sketch: made by :meth:`hushsum.Release.compare`.
@@ -265,14 +279,7 @@ class Comparison:
         Raises:
             RecordError: As :meth:`kernel_sum`.
         """
-        first, second = (each.density(queries, label=label) for each in (self.first, self.second))
-        (n_first, of_first), (n_second, of_second) = (_count(each, label) for each in (self.first, self.second))
-        totals = max(n_first, 1.0), max(n_second, 1.0)
-        answer = self._differences(first, second, queries, label, totals)
-        if answer.spread == "noise" or self._of_reports:  # the errors of both counts are in both answers
-            return answer
-        of_counts = np.hypot(first.value * of_first / totals[0], second.value * of_second / totals[1])
-        return Answer(answer.value, np.hypot(answer.std_error, of_counts), answer.spread, answer.degrees)
+        return self._densities(queries, label)[0]
 
     def regions(
         self, queries: Any = None, *, label: str | None = None, level: float = 0.05, sampling: bool = False
@@ -355,13 +362,24 @@ class Comparison:
         # The mean is linear: weights are rounded, and this is not.
         return Answer(first.value - second.value, found.std_error, found.spread, found.degrees)
 
+    def _densities(self, queries: Any, label: str | None) -> tuple[Answer, Answer]:
+        """:meth:`density`; and for answers from rows the same without the errors of the numbers of records."""
+        first, second = (each.density(queries, label=label) for each in (self.first, self.second))
+        (n_first, of_first), (n_second, of_second) = (_count(each, label) for each in (self.first, self.second))
+        totals = max(n_first, 1.0), max(n_second, 1.0)
+        found = self._differences(first, second, queries, label, totals)
+        if found.spread == "noise" or self._of_reports:  # the errors of both counts are in both answers
+            return found, found
+        of_counts = np.hypot(first.value * of_first / totals[0], second.value * of_second / totals[1])
+        return Answer(found.value, np.hypot(found.std_error, of_counts), found.spread, found.degrees), found
+
     def _tested(self, queries: Any, label: str | None, *, sampling: bool) -> tuple[Any, Answer, Floats]:
         """Places, the differences there, and the p-value of each alone."""
         plan = self.first.plan
         if plan.family.name == "paired":
             raise PlanError("sketch.family", "paired", "a family with densities: this one answers with losses")
         places = self._places if queries is None else queries
-        answer = self.density(places, label=label)
+        answer, of_rows = self._densities(places, label)
         if answer.spread != "noise" and not self._of_reports and (answer.degrees or 0) < _DEGREES_MIN:
             number = (answer.degrees or 0) + 1
             raise ValueError(
@@ -381,28 +399,11 @@ class Comparison:
         if all(each.spread == "noise" for each in sides):
             alone = _chernoff([*(each.noise(pooled) for each in sides), *samples], distance)
         else:
-            tail = self._rows_tail(sides, pooled, places, label)
+            tail = _rows_tail(sides, pooled, of_rows)
             alone = tail(distance) if not sampling else np.ones(len(distance))
             for part in _PARTS if sampling else ():  # what part of the distance hashing has, samples have the rest of
                 alone = np.minimum(alone, tail(part * distance) + _chernoff(samples, (1.0 - part) * distance))
         return places, answer, np.minimum(2.0 * alone, 1.0)
-
-    def _rows_tail(
-        self, sides: list[_Side], pooled: Floats, places: Any, label: str | None
-    ) -> Callable[[Floats], Floats]:
-        """P(error ≥ distance) of the mean of rows, by Student's t, where densities are ``pooled``."""
-        first, second = (Answer(each.values, each.errors, each.spread).over(each.total) for each in sides)
-        found = self._differences(first, second, places, label, (sides[0].total, sides[1].total))
-        # Rows that agree by chance have less spread than their noise has.
-        least = sides[0].least_variance + sides[1].least_variance
-        of_totals = np.add.reduce([np.square(pooled * each.total_error / each.total) for each in sides])
-        root, degrees = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals), found.degrees
-
-        def tail(distance: Floats) -> Floats:
-            ratio = np.divide(distance, root, out=np.where(distance > 0, np.inf, 0.0), where=root > 0)
-            return np.array([student_t_tail(max(each, 0.0), degrees) for each in ratio.tolist()])
-
-        return tail
 
     @cached_property
     def _places(self) -> Floats:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
     from matplotlib.image import AxesImage
 
 Floats = npt.NDArray[np.float64]
@@ -400,17 +401,22 @@ def density_figure(
     """
     refuse_undrawable(release.plan)
     view = view or densest_view(release)
+    figure, planes, line = _panels(view, title or _title(release))
+    if planes is not None:
+        _draw_planes(figure, planes, release, exact, view)
+    _draw_line(figure.add_subplot(line), release, exact, view)
+    return figure
+
+
+def _panels(view: View, title: str) -> "tuple[Figure, tuple[Axes, Axes] | None, SubplotSpec]":
+    """A figure with two planes, of a view of two columns; and where the line goes, which is drawn last."""
     plane = len(view.columns) == 2
     figure = new_figure((11.0, 9.0 if plane else 5.0))
-    figure.suptitle(title or _title(release), fontsize=13)
+    figure.suptitle(title, fontsize=13)
     if not plane:
-        _draw_line(figure.add_subplot(), release, exact, view)
-        return figure
+        return figure, None, figure.add_gridspec(1, 1)[0]
     grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0))
-    left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
-    _draw_planes(figure, (left, right), release, exact, view)
-    _draw_line(figure.add_subplot(grid[1, :]), release, exact, view)
-    return figure
+    return figure, (figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])), grid[1, :]
 
 
 def difference_figure(comparison: Comparison, *, view: View | None = None, title: str | None = None) -> "Figure":
@@ -435,16 +441,11 @@ def difference_figure(comparison: Comparison, *, view: View | None = None, title
     """
     refuse_undrawable(comparison.first.plan)
     view = view or common_view(comparison)
-    plane = len(view.columns) == 2
-    figure = new_figure((11.0, 9.0 if plane else 5.0))
     tested = f"both are samples of one population: p = {comparison.p_value():.2g}"
-    figure.suptitle(f"{title or _difference_title(comparison)}\n{tested}", fontsize=13)
-    if not plane:
-        _draw_difference_line(figure.add_subplot(), comparison, view)
-        return figure
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0))
-    _draw_difference_planes(figure, (figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])), comparison, view)
-    _draw_difference_line(figure.add_subplot(grid[1, :]), comparison, view)
+    figure, planes, line = _panels(view, f"{title or _difference_title(comparison)}\n{tested}")
+    if planes is not None:
+        _draw_difference_planes(figure, planes, comparison, view)
+    _draw_difference_line(figure.add_subplot(line), comparison, view)
     return figure
 
 
@@ -468,10 +469,7 @@ def _draw_difference_planes(figure: "Figure", axes: "tuple[Axes, Axes]", compari
             *side, named.reshape(_PLANE_POINTS, _PLANE_POINTS), levels=[0.5], colors="black", linewidths=1.2
         )
     axes[0].set_xlabel(_axis_label(plan, view.columns[0]) + f"\noutlined: {_NAMED}" * bool(len(found)))
-    low, high = answer.interval(_CONFIDENCE)
-    doubt = _heat_map(axes[1], (high - low) / 2, plan, view, "half width of the 95 % interval" + where)
-    doubt.set_clim(vmin=0.0)
-    figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
+    _draw_half_widths(figure, axes[1], answer, plan, view, where)
 
 
 def _draw_difference_line(axis: "Axes", comparison: Comparison, view: View) -> None:
@@ -523,10 +521,7 @@ def _draw_planes(
             axes[1].set_axis_off()
             axes[1].text(0.5, 0.5, _NO_ERROR, ha="center", va="center", transform=axes[1].transAxes)
             return
-        low, high = answer.interval(_CONFIDENCE)
-        doubt = _heat_map(axes[1], (high - low) / 2, release.plan, view, "half width of the 95 % interval" + where)
-        doubt.set_clim(vmin=0.0)  # from the least to the most, nearly equal widths would look different
-        figure.colorbar(doubt, ax=axes[1], label="density\nlinear colour scale")
+        _draw_half_widths(figure, axes[1], answer, release.plan, view, where)
         return
     truth = exact(points)
     scale = _scale(min(truth.min(), answer.value.min()), max(truth.max(), answer.value.max()))
@@ -535,6 +530,13 @@ def _draw_planes(
     first.set_norm(scale)
     second.set_norm(scale)
     figure.colorbar(second, ax=list(axes), label=label)
+
+
+def _draw_half_widths(figure: "Figure", axis: "Axes", answer: Answer, plan: Plan, view: View, where: str) -> None:
+    low, high = answer.interval(_CONFIDENCE)
+    drawn = _heat_map(axis, (high - low) / 2, plan, view, "half width of the 95 % interval" + where)
+    drawn.set_clim(vmin=0.0)  # from the least to the most, nearly equal widths would look different
+    figure.colorbar(drawn, ax=axis, label="density\nlinear colour scale")
 
 
 def _contours(axis: "Axes", answer: Answer, points: Floats, view: View) -> None:
