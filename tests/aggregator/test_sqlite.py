@@ -1,5 +1,6 @@
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -116,18 +117,22 @@ async def test_what_sqlite_says_comes_as_the_files_own_error(tmp_path: Path) -> 
 async def test_a_cancelled_write_is_whole(tmp_path: Path) -> None:
     """Its caller cannot know, but the file never holds half of it."""
     database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), SystemRuntime())
+    begun, cancelled = threading.Event(), threading.Event()
 
     def both(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO ends VALUES (1, 0, 7)")
+        begun.set()
+        assert cancelled.wait(60)
         db.execute("INSERT INTO ends VALUES (1, 1, 7)")
 
     writing = asyncio.create_task(database.write(both))
-    await asyncio.sleep(0)
+    assert await asyncio.to_thread(begun.wait, 60)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
+    cancelled.set()
     count = await database.read(lambda db: db.execute("SELECT count(*) FROM ends").fetchone()[0])
-    assert count in (0, 2)
+    assert count == 2
     await database.close()
 
 
