@@ -34,6 +34,7 @@ from aggregator.plan_loading import check_size, client_directory_of, plan_of, sh
 from aggregator.process import bound_arenas, check_assertions, check_memory, import_modules, raise_file_limit
 from aggregator.rate_limits import DeltaStreamQuota, RateLimits, forget_paid, send_limits_of
 from aggregator.release.catalog import ReleaseCatalog
+from aggregator.release.copies import ReleaseCopier
 from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
 from aggregator.release.releaser import Releaser
@@ -144,6 +145,7 @@ class Service:
         leadership.address = self.grpc
         if role.releases:
             await self._start_releasing(leadership)
+            await self._start_copying(backends)
         self.telemetry.attend(server, supervisor.failed, stack)
         await self._start_probes(folder, staleness)
         await server.start()
@@ -302,6 +304,17 @@ class Service:
         self._supervisor.watch("releaser", leadership.ended)
         if self.process_role.alone:
             await leadership.led()  # what a crash left half done is finished before any caller gets an answer
+
+    async def _start_copying(self, backends: Backends) -> None:
+        for destination in await backends.copies(self.plan):
+            copier = ReleaseCopier(
+                self.catalog,
+                destination,
+                self.runtime,
+                on_pending=self.metrics.copy_pending,
+                on_copied=self.metrics.release_copied,
+            )
+            self._supervisor.forever("release copies", copier.run)
 
     async def _start_probes(self, folder: DataDir | None, staleness: StalenessGuard | None) -> None:
         """Probes log and store once before callers get answers, and then again and again."""

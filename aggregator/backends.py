@@ -18,6 +18,7 @@ from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
+from aggregator.release.copies import Destination, destination_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile, reconcile
 from aggregator.runtime import Runtime, retry, within
 from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sqlite_store
@@ -171,6 +172,26 @@ class Backends:
             return receipts
 
         return await self._patiently("kafka", open_topic)
+
+    async def copies(self, plan: Plan) -> list[Destination]:
+        """Where copies of published releases go.
+
+        Raises:
+            ConfigError: A folder cannot be made, a package is not installed, or a topic has wrong settings.
+            LogError: Kafka refuses us.
+        """
+        found: list[Destination] = []
+        if self._config.publish is not None:
+            found.append(destination_of(self._config.publish, plan, self._runtime))
+        if self._config.kafka_publish:
+            kafka = _cluster("aggregator.release.kafka_copies")
+            topic = await self._patiently(
+                "kafka", lambda waiting: kafka.ReleasesTopic.open(self._kafka, plan, self._runtime, waiting)
+            )
+            self._close_at_the_end("the releases' topic", topic.close)
+            _warn(topic.warnings)
+            found.append(topic)
+        return found
 
     async def look_at_receipts(self, plan: Plan) -> None:
         """Compares the file of receipts with the store, as a releaser does: nothing is created or repaired.

@@ -153,6 +153,9 @@ class Config(pydantic.BaseModel):
     partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     skew_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     manual: bool = False
+    # Copies of published releases: a folder, or the URL of an object store; and a Kafka topic.
+    publish: str | None = None
+    kafka_publish: bool = False
     # Keeps one verdict an entry in the store, for audits: a record of who contributed when.
     retain_verdicts: bool = False
     # Of a plan in all its classes; each counter takes 8 bytes of memory for every open window.
@@ -291,7 +294,7 @@ _OF_POSTGRESQL: Final = ("postgres_",)
 _OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_cert", "upstream_key", "shuffler_key")
 # A shuffler has neither log nor store.
 _NOT_OF_SHUFFLERS: Final = (
-    *("partitions", "manual", "receipts", "retain_verdicts", "client_directory", "client_streams_max"),
+    *("partitions", "manual", "publish", "receipts", "retain_verdicts", "client_directory", "client_streams_max"),
     *(*_OF_KAFKA, *_OF_POSTGRESQL),
 )
 _SIGNING_KEYS: Final = {
@@ -324,6 +327,13 @@ def _refusals(config: Config) -> Iterator[str]:
     if config.store == "postgresql":
         yield from _postgresql(config)
     yield from _signing(config)
+    yield from _copies(config)
+
+
+def _copies(config: Config) -> Iterator[str]:
+    for key in ("publish", "kafka_publish"):
+        if getattr(config, key) and config.role not in {"all", "releaser"}:
+            yield f"{key}: allowed only with role = all or releaser, got role = {config.role}"
 
 
 def _given(config: Config, prefixes: tuple[str, ...]) -> list[str]:

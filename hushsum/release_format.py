@@ -228,3 +228,13 @@ def _item_bytes(values: Counters) -> int:
     """The fewest bytes that hold every value, signed."""
     low, high = int(values.min()), int(values.max())
     return next(size for size in _ITEM_BYTES if -(1 << (8 * size - 1)) <= low and high < 1 << (8 * size - 1))
+
+
+def file_name(plan_name: str, window: int) -> str:
+    """The name of a file with a plan's release of a window, such as ``taxi-498691.hush``."""
+    return f"{safe_name(plan_name)}-{window}.hush"
+
+
+def safe_name(plan_name: str) -> str:
+    """A plan's name as the name of a file or folder, without what has a meaning there."""
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in plan_name).lstrip(".") or "release"

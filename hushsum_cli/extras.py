@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "aiokafka": "server",
     "asyncpg": "server",
     "opentelemetry": "server",
+    "fsspec": "objects",
     "numba": "fast",
     "threadpoolctl": "fast",
     "PIL": "all",

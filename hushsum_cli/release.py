@@ -108,6 +108,7 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     """Fetch a release as a .hush file, which answers any number of queries offline."""
     import asyncio
 
+    from hushsum.release_format import file_name
     from hushsum_simulator.console import Console
     from hushsum_simulator.errors import ServiceError
 
@@ -123,7 +124,8 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
             return await console.fetch(infos[-1])
 
     fetched = asyncio.run(ask())
-    target = out or Path(f"{_file_name(fetched.plan.name)}-{fetched.window}.hush")
+    assert fetched.window is not None, "a service releases windows"
+    target = out or Path(file_name(fetched.plan.name, fetched.window))
     fetched.save(target)
     if as_json:
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
@@ -477,7 +479,3 @@ def _outcome(info: "ReleaseInfo") -> str:
 
 def _start(plan: "Plan", window: int) -> str:
     return utc_text(plan.window.start_ms(window))
-
-
-def _file_name(name: str) -> str:
-    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name).lstrip(".") or "release"

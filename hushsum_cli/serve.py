@@ -35,7 +35,7 @@ class _Grouped(click.Command):
                 *("shufflers", "shuffler_key", "upstream", "upstream_ca", "upstream_token"),
                 *("upstream_cert", "upstream_key"),
             ),
-            "Operation": ("manual", "partitions", "retain_verdicts"),
+            "Operation": ("manual", "publish", "partitions", "retain_verdicts"),
             "Logs and traces": ("log_level", "log_format", "traces"),
         }
 
@@ -126,6 +126,11 @@ class _Grouped(click.Command):
 @click.option("--upstream-cert", type=_FILE, help="Client certificate for the gateway (PEM).")
 @click.option("--upstream-key", type=_FILE, help="Private key of --upstream-cert (PEM).")
 @click.option("--manual", is_flag=True, default=None, help="Disable automatic seals and releases; use `hushsum admin`.")
+@click.option(
+    "--publish",
+    metavar="DIR|URL",
+    help="Copy each published release to this directory, or to an object store, such as s3://bucket/releases.",
+)
 @click.option(
     "--partitions", type=click.IntRange(1), help="Number of log partitions, fixed at the first start.  [default: 1]"
 )

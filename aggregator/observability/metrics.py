@@ -96,6 +96,10 @@ class Metrics:
         self._forgetting_pending = gauge(
             "hushsum_forgetting_pending", "1 while data of a released window is not yet erased"
         )
+        self._copies = counter("hushsum_release_copies", "Copies of releases written to the folder, store or topic")
+        self._copy_pending = gauge(
+            "hushsum_release_copy_pending", "1 while a copy of a published release cannot be written"
+        )
         self._plan_info = gauge(
             "hushsum_plan_info", "Constant 1; labels: plan, name, mode and role of the process", _PLAN_LABELS
         )
@@ -107,6 +111,7 @@ class Metrics:
         self._ends: dict[int, int] = {}
         self._positions: dict[int, int] = {}
         self._pending = ""  # why something is not erased yet
+        self._uncopied: dict[str, str] = {}  # by destination, why a copy is missing
 
     def plan(self, plan: Plan, role: str) -> None:
         self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
@@ -227,6 +232,23 @@ class Metrics:
             _journal.warning("erasure of released data failed, retrying", why=why)
         elif before:
             _journal.info("erasure of released data completed")
+
+    # ------------------------------------------------------------------------------------------ copies of releases
+
+    def release_copied(self, where: str, window: int) -> None:
+        self._copies.inc()
+        _journal.info("release copied", where=where, window=window)
+
+    def copy_pending(self, where: str, why: str) -> None:
+        """A copy of a release cannot be written there, and is tried again; empty: it is written."""
+        before = self._uncopied.pop(where, "")
+        if why:
+            self._uncopied[where] = why
+            if why != before:
+                _journal.error("copy of a release failed, retrying", where=where, why=why)
+        elif before:
+            _journal.info("copies of releases completed", where=where)
+        self._copy_pending.set(1 if self._uncopied else 0)
 
     def _show_lag(self, partition: int) -> None:
         if partition in self._positions:

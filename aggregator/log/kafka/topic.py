@@ -13,6 +13,7 @@ not be acknowledged, so the topic's id is checked.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final, Literal, NamedTuple
 
 from aiokafka import AIOKafkaClient
@@ -157,6 +158,15 @@ def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
     """The topic of receipts, which has no retention."""
     kept = RequiredSetting("-1", "equal", "receipts are never deleted")
     return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
+
+
+def releases_topic(settings: KafkaSettings, plan: Plan) -> TopicNeeds:
+    """The topic of copies of a plan's releases; how long they are kept is the operator's to set."""
+    counters = prod(plan.counters_shape) + plan.count_counters
+    largest = max(MESSAGE_BYTES_MIN, 9 * counters + 2 * len(plan.bundle)) + SPARE_BYTES
+    fits = RequiredSetting(str(largest), "least", "the plan's largest release must fit")
+    needed = {"cleanup.policy": _ALWAYS["cleanup.policy"], "max.message.bytes": fits}
+    return TopicNeeds(f"{topic_of(settings.prefix, plan.id)}.releases", 1, needed, largest)
 
 
 def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> list[str]:
