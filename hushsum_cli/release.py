@@ -1,5 +1,6 @@
 """`hushsum release`: makes releases from files, lists what a service has published, and fetches releases."""
 
+import json
 from errno import EEXIST
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH: Final = 1 << 16  # records
 _NAMES_MAX: Final = 99
+_AGAIN_S: Final = 2.0
 _service = click.option(
     "--from",
     "service",
@@ -62,20 +64,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
 
     plan, infos = asyncio.run(ask())
     if as_json:
-        print_json(
-            [
-                {
-                    "window": info.window,
-                    "start_ms": plan.window.start_ms(info.window),
-                    "end_ms": plan.window.end_ms(info.window),
-                    "kind": info.kind,
-                    "outcome": _outcome(info),
-                    "bytes": None if info.withheld else info.size_bytes,
-                    "sha256": None if info.withheld else info.sha256.hex(),
-                }
-                for info in infos
-            ]
-        )
+        print_json([_fields(plan, info) for info in infos])
         return
     rows = [
         [
@@ -89,6 +78,85 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     ]
     title = f"{plan.name}: {len(infos)} published"
     print_table(["window", "kind", "from (UTC)", "outcome", "bytes"], rows, title=title)
+
+
+@release.command(
+    short_help="Show outcomes as they are published.",
+    epilog=examples(
+        "hushsum release watch --from 127.0.0.1:7443",
+        "hushsum release watch --first-window 498691 --save releases",
+        "hushsum release watch --json | while read -r line; do …; done",
+    ),
+)
+@_service
+@connects
+@click.option("--first-window", type=int, help="Index of the first window.  [default: all published outcomes]")
+@click.option(
+    "--save",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Save each release in this directory, unless it is there.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def watch(
+    *, service: str, credentials: "Credentials", first_window: int | None, save: Path | None, as_json: bool
+) -> None:
+    """Show the published outcomes of a service, then each one as it is published, until Ctrl-C.
+
+    If the connection is lost, it is made again, and no outcome is left out.
+    """
+    import asyncio
+    from contextlib import suppress
+
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_follow(service, credentials, first_window, save, as_json=as_json))
+
+
+async def _follow(
+    service: str, credentials: "Credentials", first_window: int | None, save: Path | None, *, as_json: bool
+) -> None:
+    import asyncio
+
+    from hushsum.release_format import file_name
+    from hushsum_simulator.console import Console
+    from hushsum_simulator.errors import ServiceError
+
+    plan: Plan | None = None
+    shown = ""
+    while True:
+        try:
+            async with Console(service, credentials) as console:
+                plan = await console.plan()
+                async for info in console.watch(first_window):
+                    file = None
+                    if save is not None and not info.withheld:
+                        file = save / file_name(plan.name, info.window)
+                        if not file.exists():
+                            (await console.fetch(info)).save(file)
+                    _print_outcome(plan, info, file, as_json=as_json)
+                    first_window, shown = info.window + 1, ""
+            why = "the service has stopped"
+        except ServiceError as error:
+            if plan is None:  # it was never there
+                raise
+            why = str(error)
+        if why != shown:
+            click.echo(f"{why}; retrying", err=True)
+            shown = why
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _print_outcome(plan: "Plan", info: "ReleaseInfo", file: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_fields(plan, info) | ({} if file is None else {"file": str(file)})))
+        return
+    parts = [f"window {info.window}, from {_start(plan, info.window)} UTC: {_outcome(info)}"]
+    if not info.withheld:
+        parts.append(f"{info.size_bytes:,} bytes")
+    if file is not None:
+        parts.append(str(file))
+    click.echo(", ".join(parts))
 
 
 @release.command(
@@ -471,6 +539,18 @@ def _local(shown: "Release") -> "Iterator[tuple[str, str]]":
 def _window(plan: "Plan", window: int) -> str:
     end = utc_text(plan.window.end_ms(window))
     return f"{window}, from {_start(plan, window)} to {end} UTC"
+
+
+def _fields(plan: "Plan", info: "ReleaseInfo") -> dict[str, object]:
+    return {
+        "window": info.window,
+        "start_ms": plan.window.start_ms(info.window),
+        "end_ms": plan.window.end_ms(info.window),
+        "kind": info.kind,
+        "outcome": _outcome(info),
+        "bytes": None if info.withheld else info.size_bytes,
+        "sha256": None if info.withheld else info.sha256.hex(),
+    }
 
 
 def _outcome(info: "ReleaseInfo") -> str:

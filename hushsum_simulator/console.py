@@ -1,7 +1,7 @@
 """A client for operators and analysts of one service: status, plans, windows, seals, outcomes and releases."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -170,6 +170,13 @@ class Console:
             lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
         )
 
+    async def watch(self, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+        """The published outcomes from a window on, then each one as it is published; ends when the service stops."""
+        first = pb.ListReleasesRequest() if first_window is None else _from_window(first_window)
+        with self._asking():
+            async for info in self._catalogue.WatchReleases(first, metadata=self._metadata):
+                yield convert_outcomes.release_info_from_wire(info)
+
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
         """The published outcome of a window, from the catalogue that analysts use. The release is None if withheld.
 
@@ -244,3 +251,7 @@ class Console:
             raise ServiceError(f"{self._target}: {details}", str(reason)) from error
         except (WireError, PlanError) as error:
             raise ServiceError(f"{self._target}: this version cannot read the answer: {error}") from error
+
+
+def _from_window(window: int) -> pb.ListReleasesRequest:
+    return pb.ListReleasesRequest(first_window=window, from_first=True)

@@ -16,7 +16,7 @@ from hushsum.privacy.events import Spend
 from hushsum_cli.admin_lists import STATES
 from hushsum_cli.output import utc_text
 from tests.hushsum_cli.calling import Hushsum
-from tests.hushsum_cli.test_service_commands import serving
+from tests.hushsum_cli.test_service_commands import sealed_early, serving
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
@@ -121,8 +121,8 @@ def test_what_is_wrong_is_one_line(hushsum: Hushsum) -> None:
         assert "no service answers here" in ended.err
 
 
-def watch(address: str, folder: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "hushsum_cli", "admin", "status", "--at", address, "--watch"]
+def watch(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "hushsum_cli", *arguments]
     with (folder / "watched").open("wb") as out, (folder / "errors").open("wb") as errors:
         return subprocess.Popen(command, cwd=folder, stdout=out, stderr=errors)
 
@@ -137,7 +137,7 @@ def said(folder: Path, text: str, times: int = 1) -> None:
 
 def test_a_watch_shows_it_again_outlives_the_service_and_ends_cleanly(tmp_path: Path) -> None:
     with serving(tmp_path, PLAN) as address:
-        process = watch(address, tmp_path)
+        process = watch(tmp_path, "admin", "status", "--at", address, "--watch")
         said(tmp_path, f"test ({PLAN.hex_id[:12]})", times=2)
     try:
         said(tmp_path, "no service answers here")
@@ -147,3 +147,42 @@ def test_a_watch_shows_it_again_outlives_the_service_and_ends_cleanly(tmp_path: 
         process.kill()
         process.wait()
     assert (tmp_path / "errors").read_bytes() == b""
+
+
+def test_outcomes_are_watched_and_saved_as_they_are_published_over_a_restart_of_the_service(
+    hushsum: Hushsum, tmp_path: Path
+) -> None:
+    plan = small_plan(window={"length": "6h"})
+    (tmp_path / "more.toml").write_text("skew_s = 86400")  # so that five windows are open
+    more = ("--config", "more.toml")
+    with serving(tmp_path, plan, *more) as address:
+        first = released(hushsum, address)
+        process = watch(tmp_path, "release", "watch", "--from", address, "--save", "saved")
+        said(tmp_path, f"window {first}, from ")
+        second = released(hushsum, address)
+        said(tmp_path, f"saved/test-{second}.hush")
+    try:
+        assert [hs.load(file).window for file in sorted((tmp_path / "saved").iterdir())] == [first, second]
+        with serving(tmp_path, plan, *more, "--listen", address):
+            third = released(hushsum, address)
+            said(tmp_path, f"window {third}, from ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+    told = (tmp_path / "watched").read_text("utf-8")
+    assert [told.count(f"window {window}, from ") for window in (first, second, third)] == [1, 1, 1]
+    assert "retrying" in (tmp_path / "errors").read_text("utf-8")
+
+
+def released(hushsum: Hushsum, address: str) -> int:
+    window = sealed_early(hushsum, address)
+    assert hushsum("admin", "release", "--at", address, "--window", str(window)).status == 0
+    return window
+
+
+def test_a_watch_of_no_service_ends_with_one_line(hushsum: Hushsum) -> None:
+    ended = hushsum("release", "watch", "--from", "127.0.0.1:1")
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "no service answers here" in ended.err
