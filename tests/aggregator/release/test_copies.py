@@ -150,7 +150,7 @@ async def windows_in(settings: KafkaSettings) -> list[int | None]:
     try:
         consumer.assign([where])
         end = (await consumer.end_offsets([where]))[where]
-        found = []
+        found: list[int | None] = []
         while len(found) < end:
             record = await consumer.getone()
             found.append(Release.from_bytes(record.value or b"").window)
