@@ -247,8 +247,8 @@ class Collection:
 class SecureSumStub:
     """---------------------------------------------------------------------------------------------------------------------
     Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
-    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
-    gets it. A call that is refused as a whole ends with a status, as above.
+    protocol's own (docs/reference/wire.md, Messages of a round): opaque here, bound to plan, window and round, and
+    checked by whoever gets it. A call that is refused as a whole ends with a status, as above.
 
     """
 
@@ -273,8 +273,8 @@ class SecureSumStub:
 class SecureSumServicer:
     """---------------------------------------------------------------------------------------------------------------------
     Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
-    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
-    gets it. A call that is refused as a whole ends with a status, as above.
+    protocol's own (docs/reference/wire.md, Messages of a round): opaque here, bound to plan, window and round, and
+    checked by whoever gets it. A call that is refused as a whole ends with a status, as above.
 
     """
 
@@ -321,8 +321,8 @@ def add_SecureSumServicer_to_server(servicer, server):
 class SecureSum:
     """---------------------------------------------------------------------------------------------------------------------
     Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
-    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
-    gets it. A call that is refused as a whole ends with a status, as above.
+    protocol's own (docs/reference/wire.md, Messages of a round): opaque here, bound to plan, window and round, and
+    checked by whoever gets it. A call that is refused as a whole ends with a status, as above.
 
     """
 
