@@ -52,6 +52,14 @@ class WindowNotBegunError(WindowOrderError):
         self.wait_ms = wait_ms
 
 
+class WindowNotOverError(WindowOrderError):
+    """A window that may be sealed ``wait_ms`` from now at the earliest, by the store's clock."""
+
+    def __init__(self, window: int, wait_ms: int) -> None:
+        super().__init__(f"window {window} is not over by the store's clock: it can be sealed in {wait_ms / 1000:g} s")
+        self.wait_ms = wait_ms
+
+
 # What fails in the service, or in what it depends on.
 
 

@@ -211,6 +211,9 @@ class Observer(Protocol):
     def releasing_stopped(self, why: str) -> None:
         """No outcome is taken; an empty ``why``: releasing goes on again."""
 
+    def seal_refused(self, window: int, ahead_ms: int) -> None:
+        """A window is over by this process's clock, which is ``ahead_ms`` ahead, and not by the store's."""
+
     def forgetting_pending(self, why: str) -> None:
         """Data of a window with an outcome is not erased yet; an empty ``why``: all of it is."""
 

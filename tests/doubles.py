@@ -376,7 +376,10 @@ class MemoryStore(Store):
     async def first_window(self, plan_id: bytes) -> int:
         return self.first
 
-    async def mark_closing(self, plan_id: bytes, window: int, *, fence: int) -> None:
+    async def now_ms(self) -> int:
+        return 0 if self._runtime is None else self._runtime.now_ms()
+
+    async def mark_closing(self, plan_id: bytes, window: int, *, fence: int, not_before_ms: int | None = None) -> None:
         self._check_fence(fence)
         state = self.states_by_window.get(window)
         if state is None or state is WindowState.SKIPPED:
@@ -611,6 +614,7 @@ class RecordingObserver:
         self.withholdings: list[StoredOutcome] = []
         self.stops: list[str] = []
         self.pending: list[str] = []
+        self.refused_seals: list[tuple[int, int]] = []
         self.held: list[frozenset[int]] = []
         self.partition_stops: list[tuple[int, str]] = []
         self.leads: list[bool] = []
@@ -642,6 +646,9 @@ class RecordingObserver:
 
     def releasing_stopped(self, why: str) -> None:
         self.stops.append(why)
+
+    def seal_refused(self, window: int, ahead_ms: int) -> None:
+        self.refused_seals.append((window, ahead_ms))
 
     def forgetting_pending(self, why: str) -> None:
         self.pending.append(why)

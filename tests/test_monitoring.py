@@ -136,7 +136,7 @@ def test_alerts_of_what_plans_have_of_their_own_name_the_plan() -> None:
             "HushsumCommitsFail",
             "HushsumCommitsSlow",
         ),  # of a process, which they name
-        *("HushsumTokensUnreadable", "HushsumRoundsFail"),  # the same
+        *("HushsumTokensUnreadable", "HushsumRoundsFail", "HushsumClockAhead"),  # the same
         "HushsumLedgerHasNoTotal",  # of a population
     }
 

@@ -93,6 +93,9 @@ class Metrics:
         self._outcomes = counter("hushsum_outcomes", "Outcomes published", ["kind"])
         self._withheld = counter("hushsum_outcomes_withheld", "Outcomes published as withheld", ["kind"])
         self._releasing_stopped = gauge("hushsum_releasing_stopped", "1 if releasing has stopped and needs an operator")
+        self._seals_refused = counter(
+            "hushsum_seals_refused", "Windows that were over by this process's clock and not by the store's"
+        )
         self._forgetting_pending = gauge(
             "hushsum_forgetting_pending", "1 while data of a released window is not yet erased"
         )
@@ -223,6 +226,11 @@ class Metrics:
             _journal.error("releasing stopped", why=why)
         else:
             _journal.info("releasing resumed")
+
+    def seal_refused(self, window: int, ahead_ms: int) -> None:
+        """A window is over by this process's clock alone, and is not sealed."""
+        self._seals_refused.inc()
+        _journal.warning("window not sealed: this process's clock is ahead", window=window, ahead_s=ahead_ms / 1000)
 
     def forgetting_pending(self, why: str) -> None:
         """Something of a released window is not erased yet, and is tried again; empty: all of it is erased."""

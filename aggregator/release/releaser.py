@@ -28,6 +28,7 @@ from aggregator.errors import (
     ReleasingStoppedError,
     StoreError,
     StoreUnavailableError,
+    WindowNotOverError,
     WindowOrderError,
 )
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
@@ -51,6 +52,7 @@ T = TypeVar("T")
 _POLL_S: Final = 1.0  # the longest pause between two looks at the windows: gateways open new ones
 _PAUSE_S: Final = 1.0  # after the first failure, doubled after each further one: every attempt holds up appends
 _PAUSE_MAX_S: Final = 16.0
+_AHEAD_MS: Final = 1000  # a clock that is less ahead of the store's is right
 
 
 class Releaser:
@@ -87,6 +89,7 @@ class Releaser:
         self._below: dict[int, int] | None = None
         self._store_done = False
         self._failures, self._not_before_s = 0, 0.0
+        self._refused: int | None = None  # the window whose seal was last reported as refused
         self._pending = ""  # why something is not erased yet, as last reported
 
     @property
@@ -120,18 +123,33 @@ class Releaser:
     async def take_due(self) -> None:
         """Completes committed outcomes, seals the windows that are due, and releases sealed windows.
 
-        Windows are sealed in time whether or not releasing is stopped.
+        Windows are sealed in time whether or not releasing is stopped. The store's clock decides which are due.
         """
         async with self._one_at_a_time:
             await self._catch_up()
-        schedule, sealed = self._plan.window, None
-        while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) not in (None, sealed):
-            sealed = await self.seal(window, early=True)  # its clock has decided already
+        await self._seal_due()
         while not self.stopped and (window := (await self._book()).next_outcome()) is not None:
             try:
                 await self.release(window)
             except (ReleasingStoppedError, ReceiptsError):
                 return  # `stopped` says why
+
+    async def _seal_due(self) -> None:
+        sealed: int | None = None
+        while True:
+            book, now_ms = await self._book(), await self._store.now_ms()
+            window = book.due_to_seal(self._plan.window, now_ms)
+            if window is None or window == sealed:
+                break
+            try:
+                sealed = await self.seal(window)
+            except WindowNotOverError:
+                return  # the store's clock was set back meanwhile
+        ahead_ms = self._runtime.now_ms() - now_ms
+        refused = book.due_to_seal(self._plan.window, now_ms + ahead_ms)
+        if window is None and refused is not None and ahead_ms > _AHEAD_MS and refused != self._refused:
+            self._refused = refused
+            self._observer.seal_refused(refused, ahead_ms)
 
     async def seal(self, window: int | None = None, *, early: bool = False) -> int:
         """Closes a window (None: the oldest unsealed one) in every partition, and returns its index.
@@ -140,7 +158,8 @@ class Releaser:
 
         Args:
             window: Its index.
-            early: Also before its end and lateness: what is still on its way to it is late then.
+            early: Also before its end and lateness, which the store's clock tells, because an operator wants it: what
+                is still on its way to it is late then.
 
         Raises:
             WindowOrderError: No gateway had it open, an older one comes first, or it is not over yet.
@@ -154,9 +173,9 @@ class Releaser:
                     raise WindowOrderError("no window is open")
             book.check_seal(window)
             if not early:
-                book.check_over(window, self._plan.window, self._runtime.now_ms())
+                book.check_over(window, self._plan.window, await self._store.now_ms())
             if book.states[window] in (WindowState.OPEN, WindowState.CLOSING):
-                await self._seal(window)
+                await self._seal(window, early=early)
             await self._erase_due()
             return window
 
@@ -205,10 +224,11 @@ class Releaser:
         self._erase_through(window)
         return outcome
 
-    async def _seal(self, window: int) -> None:
+    async def _seal(self, window: int, *, early: bool = False) -> None:
         """If repeated after a crash, it appends second seals, which count for nothing."""
+        not_before_ms = None if early else due_ms(self._plan.window, window)
         with self._tracer.span("seal", window=window):
-            await self._store.mark_closing(self._plan.id, window, fence=self._fence)
+            await self._store.mark_closing(self._plan.id, window, fence=self._fence, not_before_ms=not_before_ms)
             partitions = range(self._log.partitions)
             data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
             await self._log.append([NewEntry(partition, window, data) for partition in partitions])

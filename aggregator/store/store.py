@@ -92,6 +92,7 @@ class Store:
     signed_plan = _look(store_plans.signed_plan)
 
     # Windows
+    now_ms = _look(store_windows.now_ms)
     open_windows = _write(store_windows.open_windows)
     windows = _look(store_windows.windows)
     states = _look(store_windows.states)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
-from aggregator.errors import FencedError, StoreError, WindowOrderError
+from aggregator.errors import FencedError, StoreError, WindowNotOverError, WindowOrderError
 from aggregator.model import Lease
 from aggregator.store.transaction import NEXT_FENCE, Transaction
 from aggregator.windows import MOVES, WindowState
@@ -89,13 +89,24 @@ async def unfinished(tx: Transaction, plan_id: bytes) -> dict[int, str]:
     return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
 
 
-async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
+async def now_ms(tx: Transaction) -> int:
+    """The store's clock, which all processes share: ms since 1970 UTC."""
+    return await tx.now_ms()
+
+
+async def mark_closing(
+    tx: Transaction, plan_id: bytes, window: int, *, fence: int, not_before_ms: int | None = None
+) -> None:
     """Marks a window before its first seal is appended: from here on no gateway acknowledges for it.
 
     Every older window that no gateway has opened becomes ``skipped`` in the same transaction: no outcome, no charge. A
     window that is closing, sealed or released already stays as it is.
 
+    ``not_before_ms``: the earliest time of the seal by the store's clock, whatever the clock of the process says; None:
+    an operator seals the window before its end.
+
     Raises:
+        WindowNotOverError: The store's clock is before ``not_before_ms``.
         WindowOrderError: It was never open, or an older one is open or closing.
     """
     plan = await locked_plan(tx, plan_id, fence)
@@ -104,6 +115,9 @@ async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: i
         raise WindowOrderError(f"window {window} cannot be sealed: it was never opened by a gateway")
     if state is not WindowState.OPEN:
         return
+    wait_ms = 0 if not_before_ms is None else not_before_ms - await tx.now_ms()
+    if wait_ms > 0:
+        raise WindowNotOverError(window, wait_ms)
     older = await tx.fetch_row(
         "SELECT \"window\", state FROM windows WHERE plan = $1 AND \"window\" < $2 AND state IN ('open', 'closing') "
         "LIMIT 1",

@@ -18,6 +18,7 @@ _READS: Final = frozenset(
         "windows",
         "states",
         "unfinished",
+        "now_ms",
         "fold_marks",
         "stream_memory",
         "first_window",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
+from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowNotOverError, WindowOrderError
 from aggregator.model import StoredOutcome
 from aggregator.windows import due_ms
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
@@ -240,6 +240,41 @@ async def test_windows_are_sealed_and_released_by_the_clock_alone(tmp_path: Path
             await runtime.settle(2000)
             assert (await site.store.windows(PLAN.id))[window] == "released"
         running.cancel()
+
+
+@pytest.mark.parametrize("ahead_days", [3, -3])
+async def test_the_clock_of_the_store_decides_which_windows_are_sealed(tmp_path: Path, ahead_days: int) -> None:
+    runtime = ManualRuntime()
+    async with disk_site(tmp_path, PLAN, runtime, open_windows=2) as site:
+        ahead_ms = ahead_days * 86_400_000
+        releaser = site.new_releaser(site.fence, runtime=ManualRuntime(runtime.now_ms() + ahead_ms))
+        for _ in range(2):
+            await releaser.take_due()
+        with pytest.raises(WindowOrderError, match=f"window {site.window} is not over"):
+            await releaser.seal()
+        assert set((await site.store.windows(PLAN.id)).values()) == {"open"}
+        assert site.observer.refused_seals == ([(site.window, ahead_ms)] if ahead_days > 0 else [])
+        await runtime.advance((due_ms(PLAN.window, site.window) - runtime.now_ms()) / 1000)
+        await releaser.take_due()
+        assert await site.store.windows(PLAN.id) == {site.window: "released", site.window + 1: "open"}
+
+
+async def test_the_seal_itself_compares_the_clock_of_the_store(tmp_path: Path) -> None:
+    runtime = ManualRuntime()
+    async with disk_site(tmp_path, PLAN, runtime) as site:
+        honest = site.store.now_ms
+
+        async def ahead() -> int:
+            return due_ms(PLAN.window, site.window)
+
+        site.store.now_ms = ahead  # type: ignore[method-assign]  # it is set back after this answer
+        await site.releaser.take_due()
+        with pytest.raises(WindowNotOverError, match="by the store's clock: it can be sealed in"):
+            await site.releaser.seal()
+        site.store.now_ms = honest  # type: ignore[method-assign]  # the clock is right again
+        assert await site.store.windows(PLAN.id) == {site.window: "open"}
+        await site.releaser.seal(early=True)
+        assert await site.store.windows(PLAN.id) == {site.window: "sealed"}
 
 
 async def test_by_hand_a_window_is_sealed_before_it_is_over_only_if_that_is_said(tmp_path: Path) -> None:
