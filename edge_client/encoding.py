@@ -20,12 +20,12 @@ from edge_client.errors import AbsentWarning, EventTimeError
 from edge_client.spool.changes import NO_ID, Add, AddReports, DrawnReports, Int64s, PackedDelta, StoredDelta
 from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
-from hushsum.delta import DeltaId, apply, encode_all, renumbered, unpack_at_home
+from hushsum.delta import DeltaId, apply, encode_all, read_header, rebound, renumbered, unpack_at_home
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
 from hushsum.plan import Plan
-from hushsum.usable_records import read
+from hushsum.usable_records import RecordProblems, read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
 _STREAM_BYTES: Final = 8
@@ -85,6 +85,18 @@ def _head(records: Any, labels: object, end: int) -> tuple[Any, object]:
 def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
     """The place of the first usable record after so many."""
     return int(np.flatnonzero(read(plan, records, labels).kept)[most])
+
+
+def moved(plan: Plan, data: bytes, window: int) -> Add:
+    """The addition of a late delta to another window: this one, or the one after its own if that is later.
+
+    Raises:
+        DeltaError: Its bytes are damaged.
+    """
+    records = unpack_at_home(data, plan).records
+    later = max(window, read_header(data).window + 1)
+    delta = PackedDelta(records, lambda id: rebound(data, id, later))
+    return Add(later, (delta,), RecordProblems(0), plan.privacy.records_per_client)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     COUNTED = "counted"
     LATE = "late"
+    MOVED = "moved"
     UNKNOWN = "unknown"
     REFUSED = "refused"
     NOT_COUNTED = "not counted"
@@ -45,13 +46,14 @@ class Event:
     """Something that happened to a client.
 
     Attributes:
-        kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``not counted``: with
-            a secure sum, or of a silo, a window is in no sum; or what waited under an earlier plan was erased, because
-            its windows are over, or cannot be read. ``plan changed``: this client began under the service's new plan.
-            ``plan refused``: it did not, and keeps its plan; the detail says why. ``spool full``: a batch was refused
-            whole, for the spool has reached its limit, or its disk takes no more. ``clock off``: the device's clock and
-            the service's differ by more than a window's lateness. ``stopped``: the service has ended the session for
-            good (another plan, or it does not accept who this is), or the spool cannot be used.
+        kind: What it was. The answers to a delta have the names of the counts in :class:`Status`. ``moved``: a delta
+            came late and is bound to a later window (``window.late = "next"``). ``not counted``: with a secure sum, or
+            of a silo, a window is in no sum; or what waited under an earlier plan was erased, because its windows are
+            over, or cannot be read. ``plan changed``: this client began under the service's new plan. ``plan refused``:
+            it did not, and keeps its plan; the detail says why. ``spool full``: a batch was refused whole, for the
+            spool has reached its limit, or its disk takes no more. ``clock off``: the device's clock and the service's
+            differ by more than a window's lateness. ``stopped``: the service has ended the session for good (another
+            plan, or it does not accept who this is), or the spool cannot be used.
         detail: One sentence for people.
         delta: Of an answer: the delta's id.
         reason: Of ``refused``: the reason's name.
@@ -183,6 +185,7 @@ RECORDS_CLIPPED: Final = "records_clipped"
 RECORDS_ABSENT: Final = "records_absent"
 RECORDS_REFUSED: Final = "records_refused"
 DELTAS: Final = "deltas"
+DELTAS_MOVED: Final = "deltas_moved"
 REPORTS: Final = "reports"
 SUBMISSIONS_SPENT: Final = "submissions_spent"
 SUBMISSIONS_COUNTED: Final = "submissions_counted"
@@ -244,6 +247,8 @@ class Counts:
             unless the fold's verdict says otherwise: this client's other spools had used up the window's bound of
             records, or the id had come before with other bytes.
         counted: Deltas of a closed window that the service had counted.
+        deltas_moved: How often a delta came after its window's seal and was bound to a later window, under a new id, as
+            plans with ``window.late = "next"`` say. Its answer there is counted as that of any delta.
         late: Deltas that came after their window's seal and count nowhere.
         unknown: Deltas whose window is over and forgotten, or that were erased without an answer because their plan was
             replaced and their window is over: treated as spent.
@@ -274,6 +279,7 @@ class Counts:
     submissions_lost: int = 0
     windows_unspent: int = 0
     reports: int = 0
+    deltas_moved: int = 0
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod

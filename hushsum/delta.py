@@ -194,6 +194,17 @@ def renumbered(data: bytes, id: DeltaId) -> bytes:
     return data[:_ID_AT] + _packed_id(id) + data[end:]
 
 
+def rebound(data: bytes, id: DeltaId, window: int) -> bytes:
+    """A packed delta under another id, for another window; its bytes are those that it would have been packed to.
+
+    Raises:
+        DeltaError: ``malformed`` or ``newer_format``.
+    """
+    header = read_header(data)
+    end = len(pack_header(header.plan_id, header.id, header.window))
+    return pack_header(header.plan_id, id, window) + data[end:]
+
+
 def digest(data: bytes) -> bytes:
     """8 bytes that tell one packed delta from another with the same id."""
     return hashlib.sha256(DELTA_DIGEST + data).digest()[:8]

@@ -60,7 +60,7 @@ _KEYS: Final = {
         "privacy.mechanism": "name scale count_scale field clients_scale honest_survivors",
         "privacy.secure": "cohort dropout corrupt corrupt_clients adversary directory suite cohort_wait pool failures",
         "privacy.local": "form randomiser memoise shuffle_min",
-        "window": "epoch length lateness time release min_clients min_reports",
+        "window": "epoch length lateness time release min_clients min_reports late",
     }.items()
 }
 
@@ -74,7 +74,7 @@ class Plan:
         record: ``dim``, ``lower``, ``upper``, and optionally ``names``, ``units`` and ``classes``; or ``kind = "set"``.
         sketch: ``family`` and the family's own keys.
         privacy: ``epsilon``, ``total_epsilon``, and optionally the rest.
-        window: ``length``, ``epoch``, ``lateness``, ``min_clients`` (of reports ``min_reports``); all optional.
+        window: ``length``, ``epoch``, ``lateness``, ``late``, ``min_clients``, ``min_reports``; all optional.
         parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`), and no other;
             of made :class:`hushsum.parameters.Parameters`, those that it names are taken.
 

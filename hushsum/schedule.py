@@ -17,6 +17,11 @@ _SHOWN_LENGTH_MS: Final = _UNITS_MS["m"]
 _SHOWN_LATENESS_MAX: Final = 64  # windows
 _AFTER_END_MS: Final = _UNITS_MS["s"]
 
+#: What becomes of a delta that comes after its window's seal (``[window] late``): it counts nowhere, or the device
+#: binds it to the next open window.
+DROP: Final = "drop"
+NEXT: Final = "next"
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -28,6 +33,8 @@ class Schedule:
         lateness_ms: How long after a window's end its deltas are still taken, before it is sealed.
         min_clients: A window with fewer clients is withheld; 0: every window is released.
         min_reports: A window with fewer reports is withheld, in plans of reports alone; 0: every window is released.
+        late: ``drop``: a delta that comes after its window's seal counts nowhere; ``next``: its device binds it anew to
+            the next open window.
     """
 
     length_ms: int
@@ -35,6 +42,7 @@ class Schedule:
     lateness_ms: int
     min_clients: int = 0
     min_reports: int = 0
+    late: str = DROP
 
     @classmethod
     def from_table(cls, table: Table) -> "Schedule":
@@ -50,11 +58,12 @@ class Schedule:
         table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
         min_clients = table.integer("min_clients", low=0, default=0)
         min_reports = table.integer("min_reports", low=0, default=0)
+        late = table.choice("late", built=[DROP, NEXT], default=DROP)
         table.finish()
-        return cls(length, epoch, lateness, min_clients, min_reports)
+        return cls(length, epoch, lateness, min_clients, min_reports, late)
 
     def to_fields(self) -> dict[str, object]:
-        """Every key of ``[window]``, canonical; ``min_reports`` only where it is set."""
+        """Every key of ``[window]``, canonical; ``min_reports`` and ``late`` only where they are set."""
         epoch = datetime.fromtimestamp(self.epoch_ms // 1000, UTC)
         fields: dict[str, object] = {
             "length": duration_text(self.length_ms),
@@ -66,7 +75,19 @@ class Schedule:
         }
         if self.min_reports:
             fields["min_reports"] = self.min_reports
+        if self.late != DROP:
+            fields["late"] = self.late
         return fields
+
+    def check_late(self) -> None:
+        """Refuses late deltas of another window where what a device has sent for a window is spent.
+
+        Raises:
+            PlanError: ``late`` is ``next``.
+        """
+        if self.late == NEXT:
+            expected = "'drop' with modes 'secure' and 'local': what a device sends for a window is spent, late or not"
+            raise PlanError("window.late", self.late, expected)
 
     def check_clients(self) -> None:
         """Refuses a number of reports where clients send no reports.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from edge_client.config import Config
-from edge_client.encoding import ReportEncoder, split
+from edge_client.encoding import ReportEncoder, moved, split
 from edge_client.errors import SettingsError
 from edge_client.plan_fetch import RetryPolicy
 from edge_client.session.driver import SessionDriver
@@ -25,6 +25,7 @@ from edge_client.transport.interface import Transport
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
+from hushsum.schedule import NEXT
 from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 
@@ -154,6 +155,14 @@ class Mode:
 
 class CentralMode(Mode):
     """Sends exact deltas; the service adds the noise, and spends the budget."""
+
+    def __init__(self, context: ClientContext, driver: SessionDriver) -> None:
+        super().__init__(context, driver)
+        if self.plan.window.late == NEXT:
+            driver.move = self._moved
+
+    def _moved(self, data: bytes, service_ms: int) -> Add:
+        return moved(self.plan, data, self.plan.window.index_at(service_ms))
 
 
 class ReportMode(Mode):

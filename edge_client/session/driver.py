@@ -33,13 +33,13 @@ from edge_client.session.session import (
     TimerFired,
     WarnOfClock,
 )
-from edge_client.spool.changes import Add, Remove, StoredDelta, Submit
+from edge_client.spool.changes import Add, Rebind, Remove, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.write_queue import SpoolWriter
 from edge_client.status import Event as StatusEvent
 from edge_client.status import EventKind, OnEvent, SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
-from hushsum_proto.answers import Answer
+from hushsum_proto.answers import Answer, Status
 
 _LOG: Final = logging.getLogger("edge_client")
 _ENDED: Final = Disconnect("the service ended the stream")
@@ -125,6 +125,8 @@ class SessionDriver:
     Attributes:
         failure: What has ended the session for good; None while it runs.
         last_error: Why the last connection, attempt or submission ended, or what has ended the session.
+        move: Makes a late delta's addition to a later window from its bytes and the service's clock, in ms since 1970
+            UTC; None: what is late counts nowhere.
         earlier: Answers to deltas that were in the spool already, by name.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
@@ -143,6 +145,7 @@ class SessionDriver:
     ) -> None:
         self.failure: Exception | None = None
         self.last_error: str | None = None
+        self.move: Callable[[bytes, int], Add] | None = None
         self.writer = writer
         self.tasks = Tasks(runtime, self._fail)
         self.waiters = Waiters(self.tasks, runtime)
@@ -153,6 +156,7 @@ class SessionDriver:
         self._runtime = runtime
         self._on_answer = on_answer
         self._on_event = on_event
+        self._first_numbers: dict[int, int] = {}  # of unanswered deltas that were moved
         self._payloads = PayloadCache(spool, runtime)
         self._connection: _Connection | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -212,9 +216,14 @@ class SessionDriver:
         """
         send_window = self._session.send_window
         end = send_window.end
-        if self._has_unsent or not send_window.is_answered(end):
+
+        def is_answered() -> bool:
+            moved = any(first < end for first in self._first_numbers.values())
+            return not moved and send_window.is_answered(end)
+
+        if self._has_unsent or not is_answered():
             self.raise_failure()
-            await self.waiters.wait(lambda: send_window.is_answered(end), timeout_s, self._timeout_error)
+            await self.waiters.wait(is_answered, timeout_s, self._timeout_error)
 
     def raise_failure(self) -> None:
         """Raises what has ended the session, or that it is closed, if it is no longer running."""
@@ -279,16 +288,28 @@ class SessionDriver:
         return self._connection
 
     def _settle(self, effect: Settle) -> None:
-        removed = self.writer.put(Remove(effect.sequence, answer_name(effect.answer)))
+        name, move = answer_name(effect.answer), self.move
+        change = Remove(effect.sequence, name)
+        if move is not None and effect.answer.status is Status.LATE:
+            change = Rebind(effect.sequence, name, lambda data: move(data, effect.service_ms))
+        removed = self.writer.put(change)
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             self._payloads.drop(effect.sequence)
-            if effect.sequence < self._new_from:
-                self.earlier[answer_name(effect.answer)] += 1
-            self._on_answer(effect.answer)
+            first = self._first_numbers.pop(effect.sequence, effect.sequence)
+            moved = done.result()
+            self._first_numbers.update({delta.sequence: first for delta in moved})
+            if moved:
+                detail = "a delta came late, and is bound to a later window"
+                self._on_event(StatusEvent(EventKind.MOVED, detail, delta=effect.answer.id))
+            else:
+                if first < self._new_from:
+                    self.earlier[answer_name(effect.answer)] += 1
+                self._on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+            self._on_stored(done)
 
     def _warn_of_clock(self, ahead_ms: int) -> None:
         way = "ahead of" if ahead_ms > 0 else "behind"

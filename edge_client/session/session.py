@@ -13,7 +13,7 @@ numbers and the service's limit, and lets go of a delta at a definitive answer a
 import enum
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
@@ -129,10 +129,15 @@ class Send:
 
 @dataclass(frozen=True)
 class Settle:
-    """Make a definitive answer durable and remove its delta from the spool; then report Settled."""
+    """Make a definitive answer durable and remove its delta from the spool; then report Settled.
+
+    Attributes:
+        service_ms: The service's clock now, as far as this device knows it: ms since 1970 UTC.
+    """
 
     answer: Answer
     sequence: int
+    service_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -326,6 +331,7 @@ class Session:
         self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
+        self._service_began_ms = 0  # the service's clock at 0 of the events' clock
         self._never_connected = True  # it connects even with nothing to send: a wrong plan is reported early
         self._in_flight_max = config.in_flight_max
         self._unary = config.unary
@@ -384,6 +390,7 @@ class Session:
             came = f"protocol version {welcome.protocol_version}, this client supports {spoken}"
             return self._stop(SessionRefusedError(f"the service uses {came}: update this software"))
         self.state = State.OPEN
+        self._service_began_ms = welcome.now_ms - round(1000 * event.now)
         self._never_connected = False
         self._has_answer = False
         self._in_flight_max = max(1, min(self._config.in_flight_max, welcome.in_flight_max))
@@ -415,7 +422,7 @@ class Session:
         self._backoff.reset()
         self.send_window.settle(sequence)
         self._batches.pop(answer.id.stream, None)
-        return [Settle(answer, sequence)]
+        return [Settle(answer, sequence, self._service_began_ms + round(1000 * event.now))]
 
     def _number_of(self, id: DeltaId) -> int | None:
         """The spool's number of an id; None for another spool's, and for a batch that is unknown or answered."""

@@ -177,6 +177,19 @@ class Remove:
     answer: str
 
 
+@dataclass(frozen=True)
+class Rebind(Remove):
+    """Removes a delta that is late for good, and adds it for a later window under a new id, in one transaction.
+
+    Where the later window has no room for all of its records, it is removed alone, and counted under its answer.
+
+    Attributes:
+        addition: Makes the addition of its bytes: one delta.
+    """
+
+    addition: Callable[[bytes], Add] = field(repr=False)
+
+
 Change = Add | Submit | Remove
 #: What was stored (nothing for a removal), or the error that refused the change.
 Result = tuple[StoredDelta, ...] | HushsumError

@@ -21,6 +21,7 @@ from edge_client.spool.changes import (
     Change,
     PackedDelta,
     Query,
+    Rebind,
     Remove,
     Result,
     StoredDelta,
@@ -29,6 +30,7 @@ from edge_client.spool.changes import (
 from edge_client.spool.memoization import REPORT_BYTES, ReportMemo
 from edge_client.status import (
     DELTAS,
+    DELTAS_MOVED,
     RECORDS,
     RECORDS_ABSENT,
     RECORDS_CLIPPED,
@@ -39,7 +41,7 @@ from edge_client.status import (
     submission_count_of,
 )
 from hushsum.canonical import real
-from hushsum.delta import DeltaId
+from hushsum.delta import DeltaId, read_header
 from hushsum.errors import BudgetError, ContributionError, HushsumError
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
@@ -122,6 +124,8 @@ class SpoolTransaction:
         """Takes over in memory what is durable now."""
 
     def _take(self, change: Change) -> tuple[StoredDelta, ...]:
+        if isinstance(change, Rebind):
+            return self._rebind(change)
         if isinstance(change, Remove):
             self._remove(change)
             return ()
@@ -133,6 +137,27 @@ class SpoolTransaction:
         self.state.bytes -= self._number(query, change.sequence)
         self._removed.append((change.sequence,))
         self.counts[change.answer] += 1
+
+    def _rebind(self, change: Rebind) -> tuple[StoredDelta, ...]:
+        """What is stored in the place of a late delta, in the room that it had; nothing where it is given up."""
+        found = next(iter(self._query(f"SELECT bytes, {ROOM} FROM deltas WHERE sequence = ?", change.sequence)), None)  # noqa: S608  the constant ROOM alone
+        self._remove(change)
+        if found is None:
+            return ()
+        try:
+            late, addition = read_header(found[0]).window, change.addition(found[0])
+        except HushsumError:
+            return ()  # its bytes are damaged
+        records, most = addition.contributed, addition.records_max
+        if most is not None:
+            self._contributions[late] = max(0, self._contributed(late) - records)
+            if (before := self._contributed(addition.window)) + records > most:
+                return ()
+            self._contributions[addition.window] = before + records
+        self.counts.update({change.answer: -1, DELTAS_MOVED: 1})
+        stored = self._numbered(addition.deltas)
+        self._store(stored, found[1])
+        return stored
 
     def _add(self, change: Add) -> tuple[StoredDelta, ...]:
         change = self._fitting(change)

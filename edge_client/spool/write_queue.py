@@ -61,7 +61,9 @@ class SpoolWriter:
         future, because the change is made even if they are cancelled.
         """
         future: asyncio.Future[tuple[StoredDelta, ...]] = asyncio.get_running_loop().create_future()
-        queue = {Submit: self._submits, Remove: self._removes}.get(type(change), self._adds)
+        queue = self._removes if isinstance(change, Remove) else self._adds
+        if isinstance(change, Submit):
+            queue = self._submits
         queue.append((change, future))
         self._start()
         return future

@@ -214,6 +214,8 @@ class PrivacySpec:
         Raises:
             PlanError: It names the key of ``[window]``.
         """
+        if self.mode != CENTRAL:
+            schedule.check_late()
         if self.reports:
             schedule.check_reports()
             if self.local is not None and self.local.shuffle_min:

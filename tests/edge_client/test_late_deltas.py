@@ -1,0 +1,198 @@
+"""Plans with ``window.late = "next"``: the device binds a late delta to a later window, and it counts once."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client import Config, EdgeClient, Event, NotCountedError, SpoolError
+from edge_client.encoding import moved, split
+from edge_client.spool.changes import Change, Rebind, Result
+from edge_client.status import Counts, EventKind, SendStats
+from hushsum import Plan
+from hushsum.delta import Delta, DeltaId, read_header, rebound
+from hushsum.errors import PlanError
+from hushsum_proto.answers import Answer, Status
+from tests.edge_client.clocks import until
+from tests.edge_client.model_service import ModelService
+from tests.edge_client.spools import opened
+from tests.edge_client.test_client import FixedClock
+from tests.plans import secure_plan, small_plan, tables
+
+NEXT = {"late": "next"}
+PLAN = small_plan(window=NEXT)
+OF_CLIENTS = small_plan(window=NEXT, privacy={"unit": "client", "records_per_client": 3})
+CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, call_timeout_s=5.0)
+RECORDS = np.array([[1.0, 2.0], [3.0, 4.0]])
+WINDOW = PLAN.window.index_at(FixedClock().at_ms)
+
+
+class LateService(ModelService):
+    """Answers ``late``, or another status, for windows before one of its choice."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.open_from, self.status = WINDOW, Status.LATE
+        self.asked: list[tuple[int, DeltaId]] = []
+        take = self.fold.take
+
+        def taken(client_id: str, data: bytes) -> Answer:
+            header = read_header(data)
+            self.asked.append((header.window, header.id))
+            return Answer(header.id, self.status) if header.window < self.open_from else take(client_id, data)
+
+        self.fold.take = taken  # type: ignore[method-assign]  # a fold whose windows are over
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[FixedClock]:
+    clock = FixedClock()
+    yield clock
+    clock.close()
+
+
+async def served(plan: Plan, runtime: FixedClock) -> LateService:
+    service = LateService(plan)
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    return service
+
+
+# --------------------------------------------------------------------------------------------------------- the plan
+
+
+def test_the_key_is_in_a_plan_s_bytes_only_where_it_is_set_and_needs_mode_central() -> None:
+    assert small_plan(window={"late": "drop"}).id == small_plan().id
+    assert b'"late":"next"' in PLAN.to_bytes()
+    assert Plan.from_bytes(PLAN.to_bytes()).window.late == "next"
+    with pytest.raises(PlanError, match=r"window\.late: got 'soon'"):
+        small_plan(window={"late": "soon"})
+    local = tables(privacy={"mode": "local", "local": {"form": "silo"}}, window=NEXT)
+    for make in (partial(secure_plan, window=NEXT), partial(Plan.from_fields, local)):
+        with pytest.raises(
+            PlanError, match=r"window\.late: got 'next', expected 'drop' with modes 'secure' and 'local'"
+        ):
+            make()
+
+
+# -------------------------------------------------------------------------------------------------------- the spool
+
+
+def test_a_rebound_delta_has_the_bytes_that_it_would_have_been_packed_to() -> None:
+    ids = DeltaId(2**64 - 1, 300), DeltaId(7, 2**40)
+    data = split(PLAN, RECORDS, -70).deltas[0].pack(ids[0])
+    other = split(PLAN, RECORDS, 5).deltas[0].pack(ids[1])
+    assert rebound(data, ids[1], 5) == other
+    assert Delta.unpack(other, PLAN).records == 2
+
+
+def rebind(plan: Plan, sequence: int, window: int) -> Rebind:
+    return Rebind(sequence, "late", lambda data: moved(plan, data, window))
+
+
+def test_a_late_delta_is_removed_and_added_in_one_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    spool = opened(path)
+    spool.commit([split(PLAN, RECORDS, 5)])
+    size = spool._state.bytes
+    spool._database.execute("CREATE TRIGGER full BEFORE DELETE ON deltas BEGIN SELECT RAISE(FAIL, 'disk'); END")
+    with pytest.raises(SpoolError, match="disk"):
+        spool.commit([rebind(PLAN, 0, 9)])
+    spool._database.execute("DROP TRIGGER full")
+    assert spool.unanswered() == (0,)
+    (stored,) = spool.commit([rebind(PLAN, 0, 9)])
+    spool.close()
+    again = opened(path)
+    assert again.unanswered() == (1,)
+    assert again.load(0, 9, 2**20) == stored
+    assert [read_header(delta.data).window for delta in again.load(0, 9, 2**20)] == [9]
+    assert (again._state.bytes, again.tallies["deltas_moved"], again.tallies["late"]) == (size, 1, 0)
+    again.commit([rebind(PLAN, 1, 3)])  # a service whose clock is behind
+    assert [read_header(delta.data).window for delta in again.load(0, 9, 2**20)] == [10]
+
+
+@pytest.mark.parametrize(("before", "is_moved"), [(1, True), (2, False)])
+def test_a_moved_delta_counts_against_the_bound_of_its_new_window(tmp_path: Path, before: int, is_moved: bool) -> None:
+    spool = opened(tmp_path / "spool.db")
+    spool.commit([split(OF_CLIENTS, RECORDS, 5), split(OF_CLIENTS, np.ones((before, 2)), 9)])
+    spool.commit([rebind(OF_CLIENTS, 0, 9)])
+    told = Counts.of(spool.tallies, SendStats())
+    assert (told.deltas_moved, told.late, told.deltas) == ((1, 0, 2) if is_moved else (0, 1, 2))
+    assert spool.unanswered() == ((1, 2) if is_moved else (1,))
+    assert spool.rows("SELECT window, records FROM contributions ORDER BY window") == [
+        (5, 0),
+        (9, 3 if is_moved else 2),
+    ]
+
+
+def test_room_for_others_does_not_change_with_a_move(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool.db")
+    addition = split(PLAN, RECORDS, 5)
+    spool.commit([replace(addition, price=5000)])
+    spool.commit([rebind(PLAN, 0, 2**40)])
+    assert spool.rows("SELECT room FROM deltas") == [(5000,)]
+
+
+# ------------------------------------------------------------------------------------------------------- the client
+
+
+async def test_a_late_delta_is_counted_once_in_the_window_that_the_service_has_open(
+    tmp_path: Path, runtime: FixedClock
+) -> None:
+    service, heard = await served(PLAN, runtime), list[Event]()
+    client = EdgeClient(service.target, spool=tmp_path / "s.db", config=CONFIG, runtime=runtime, on_event=heard.append)
+    async with client:
+        for behind in (3, 3, 0):
+            await client.add(RECORDS, time=runtime.at_ms - behind * 3_600_000)
+        await client.flush()  # which raises nothing, and waits for what was moved
+        assert service.fold.windows == {WINDOW: 6}
+        assert not client.status().queued
+    status = client.status()
+    assert (status.deltas, status.deltas_moved, status.acknowledged, status.late) == (3, 2, 3, 0)
+    assert [event.kind for event in heard].count(EventKind.MOVED) == 2
+    assert EventKind.LATE not in [event.kind for event in heard]
+    await service.stop()
+
+
+async def test_only_a_definitive_late_moves_a_delta(tmp_path: Path, runtime: FixedClock) -> None:
+    service = await served(PLAN, runtime)
+    service.status = Status.UNKNOWN
+    async with EdgeClient(service.target, spool=tmp_path / "s.db", config=CONFIG, runtime=runtime) as client:
+        await client.add(RECORDS, time=runtime.at_ms - 3_600_000)
+        with pytest.raises(NotCountedError, match="unknown"):
+            await client.flush()
+    assert (client.status().unknown, client.status().deltas_moved, len(service.asked)) == (1, 0, 1)
+    await service.stop()
+
+
+async def test_a_device_that_ends_before_the_move_is_durable_moves_it_at_its_next_start(
+    tmp_path: Path, runtime: FixedClock
+) -> None:
+    service = await served(PLAN, runtime)
+    path = tmp_path / "s.db"
+    client = EdgeClient(service.target, spool=path, config=replace(CONFIG, close_flush_s=0.0), runtime=runtime)
+    async with client:
+        spool = client._spool
+        assert spool is not None
+        await client.add(RECORDS, time=runtime.at_ms - 3_600_000)
+        add = spool.commit
+        spool.commit = _failing  # type: ignore[method-assign]  # the disk takes nothing from here on
+        await until(lambda: bool(service.asked), "it was answered")
+    spool.commit = add  # type: ignore[method-assign]  # nothing more is written
+    assert not service.fold.windows
+    async with EdgeClient(service.target, spool=path, config=CONFIG, runtime=runtime) as again:
+        await again.flush()
+    assert service.fold.windows == {WINDOW: 2}
+    late, new = {id for window, id in service.asked if window < WINDOW}, [id for w, id in service.asked if w == WINDOW]
+    assert len(late) == len(new) == 1
+    assert late.isdisjoint(new)
+    status = again.status()
+    assert (status.deltas, status.deltas_moved, status.acknowledged) == (1, 1, 1)
+    await service.stop()
+
+
+def _failing(changes: Sequence[Change]) -> list[Result]:
+    raise SpoolError("spool: the disk is full")
