@@ -52,17 +52,18 @@ def release() -> None:
 def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     """List the published outcomes of a service by window: released or withheld.
 
-    A window is withheld if it had fewer clients than the plan's min_clients. Outcomes are final.
+    A window is withheld if it had fewer clients than the plan's min_clients. Outcomes are final. The last line says
+    when the next outcome is due.
     """
     import asyncio
 
     from hushsum_simulator.console import Console
 
-    async def ask() -> "tuple[Plan, list[ReleaseInfo]]":
+    async def ask() -> "tuple[Plan, list[ReleaseInfo], tuple[int, int] | None]":
         async with Console(service, credentials) as console:
-            return await console.plan(), await console.releases()
+            return await console.plan(), await console.releases(), await console.next_outcome()
 
-    plan, infos = asyncio.run(ask())
+    plan, infos, due = asyncio.run(ask())
     if as_json:
         print_json([_fields(plan, info) for info in infos])
         return
@@ -78,6 +79,8 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     ]
     title = f"{plan.name}: {len(infos)} published"
     print_table(["window", "kind", "from (UTC)", "outcome", "bytes"], rows, title=title)
+    if due is not None:
+        click.echo(f"next outcome: window {due[0]}, due at {utc_text(due[1])} (UTC)")
 
 
 @release.command(

@@ -177,6 +177,14 @@ class Console:
             async for info in self._catalogue.WatchReleases(first, metadata=self._metadata):
                 yield convert_outcomes.release_info_from_wire(info)
 
+    async def next_outcome(self) -> tuple[int, int] | None:
+        """The oldest window without an outcome, and when its seal is due in ms since 1970 UTC; None: not known."""
+        return await self._call(
+            self._catalogue.ListReleases,
+            pb.ListReleasesRequest(first_window=2**63 - 1, from_first=True),
+            lambda reply: (reply.next_window, reply.next_due_ms) if reply.next_due_ms else None,
+        )
+
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
         """The published outcome of a window, from the catalogue that analysts use. The release is None if withheld.
 

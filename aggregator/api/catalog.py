@@ -43,7 +43,9 @@ class CatalogService:
         call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalog.plan)
         infos = await self._catalog.releases(_first_window(request))
-        return pb.ListReleasesReply(releases=[convert_outcomes.release_info_to_wire(info) for info in infos])
+        window, due_ms = await self._catalog.next_outcome() or (0, 0)
+        told = [convert_outcomes.release_info_to_wire(info) for info in infos]
+        return pb.ListReleasesReply(releases=told, next_window=window, next_due_ms=due_ms)
 
     async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         call.admit(Scope.READ)

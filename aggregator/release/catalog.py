@@ -8,6 +8,7 @@ from aggregator.errors import AggregatorError
 from aggregator.model import Outcome, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
+from aggregator.windows import due_ms
 from hushsum.plan import Plan
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import ReleaseInfo
@@ -41,6 +42,19 @@ class ReleaseCatalog:
             for outcome in outcomes
             if outcome.published and (first_window is None or outcome.window >= first_window)
         ]
+
+    async def next_outcome(self) -> tuple[int, int] | None:
+        """The window of the next outcome, and when its seal is due in ms since 1970 UTC.
+
+        It is the oldest one without an outcome, or the one after the newest. None: no gateway ever had one open.
+        """
+        window = min(await self._store.unfinished(self.plan.id), default=None)
+        if window is None:
+            newest = await self._store.newest_windows(self.plan.id, None, 1)
+            if not newest:
+                return None
+            window = newest[0][0] + 1
+        return window, due_ms(self.plan.window, window)
 
     async def release(self, kind: str, window: int) -> bytes:
         """The bytes of a published release.

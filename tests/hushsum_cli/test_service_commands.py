@@ -83,7 +83,10 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
 
         (listed,) = json.loads(hushsum("release", "list", "--from", address, "--json").out)
         assert (listed["window"], listed["outcome"]) == (window, "released")
-        assert str(window) in hushsum("release", "list", "--from", address).out
+        shown = hushsum("release", "list", "--from", address).out
+        assert str(window) in shown
+        over = datetime.fromtimestamp(3600 * (window + 2) + 300, UTC)
+        assert f"next outcome: window {window + 1}, due at {over:%Y-%m-%d %H:%M:%S} (UTC)\n" in shown
         out = tmp_path / "today.hush"
         assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
         missing = hushsum("release", "get", "--from", address, "--window", str(window + 1))

@@ -787,6 +787,12 @@ class ListReleasesReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RELEASES_FIELD_NUMBER: _builtins.int
+    NEXT_WINDOW_FIELD_NUMBER: _builtins.int
+    NEXT_DUE_MS_FIELD_NUMBER: _builtins.int
+    next_window: _builtins.int
+    """the one of the next outcome"""
+    next_due_ms: _builtins.int
+    """when it is sealed and its outcome is drawn, in ms since 1970 UTC; 0: not known"""
     @_builtins.property
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseInfo]:
         """published outcomes alone, in the order of their windows"""
@@ -795,10 +801,12 @@ class ListReleasesReply(_message.Message):
         self,
         *,
         releases: _abc.Iterable[Global___ReleaseInfo] | None = ...,
+        next_window: _builtins.int = ...,
+        next_due_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["releases", b"releases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_due_ms", b"next_due_ms", "next_window", b"next_window", "releases", b"releases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
