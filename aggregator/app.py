@@ -286,6 +286,7 @@ class Service:
             runtime=self.runtime,
             observer=self.metrics,
             tracer=self.telemetry.tracer,
+            keep=self.config.keep_releases,
         )
         return Leadership(
             self.plan,

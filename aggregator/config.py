@@ -156,6 +156,8 @@ class Config(pydantic.BaseModel):
     # Copies of published releases: a folder, or the URL of an object store; and a Kafka topic.
     publish: str | None = None
     kafka_publish: bool = False
+    # Of how many of the newest windows releases stay here; None: of all.
+    keep_releases: Annotated[int, Field(ge=1)] | None = None
     # Keeps one verdict an entry in the store, for audits: a record of who contributed when.
     retain_verdicts: bool = False
     # Of a plan in all its classes; each counter takes 8 bytes of memory for every open window.
@@ -294,7 +296,16 @@ _OF_POSTGRESQL: Final = ("postgres_",)
 _OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_cert", "upstream_key", "shuffler_key")
 # A shuffler has neither log nor store.
 _NOT_OF_SHUFFLERS: Final = (
-    *("partitions", "manual", "publish", "receipts", "retain_verdicts", "client_directory", "client_streams_max"),
+    *(
+        "partitions",
+        "manual",
+        "publish",
+        "keep_releases",
+        "receipts",
+        "retain_verdicts",
+        "client_directory",
+        "client_streams_max",
+    ),
     *(*_OF_KAFKA, *_OF_POSTGRESQL),
 )
 _SIGNING_KEYS: Final = {

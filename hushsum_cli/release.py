@@ -73,7 +73,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
             info.kind,
             _start(plan, info.window),
             _outcome(info),
-            "" if info.withheld else f"{info.size_bytes:,}",
+            f"{info.size_bytes:,}" if info.size_bytes else "",
         ]
         for info in infos
     ]
@@ -133,7 +133,7 @@ async def _follow(
                 plan = await console.plan()
                 async for info in console.watch(first_window):
                     file = None
-                    if save is not None and not info.withheld:
+                    if save is not None and info.size_bytes:
                         file = save / file_name(plan.name, info.window)
                         if not file.exists():
                             (await console.fetch(info)).save(file)
@@ -155,7 +155,7 @@ def _print_outcome(plan: "Plan", info: "ReleaseInfo", file: Path | None, *, as_j
         click.echo(json.dumps(_fields(plan, info) | ({} if file is None else {"file": str(file)})))
         return
     parts = [f"window {info.window}, from {_start(plan, info.window)} UTC: {_outcome(info)}"]
-    if not info.withheld:
+    if info.size_bytes:
         parts.append(f"{info.size_bytes:,} bytes")
     if file is not None:
         parts.append(str(file))
@@ -187,7 +187,7 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
         async with Console(service, credentials) as console:
             infos = await console.releases()
             # A withheld window that is asked for says so itself; none is what "the newest release" means.
-            infos = [each for each in infos if (not each.withheld if window is None else each.window == window)]
+            infos = [each for each in infos if (each.size_bytes > 0 if window is None else each.window == window)]
             if not infos:
                 which = "no release" if window is None else f"no outcome of window {window}"
                 due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
@@ -551,13 +551,15 @@ def _fields(plan: "Plan", info: "ReleaseInfo") -> dict[str, object]:
         "end_ms": plan.window.end_ms(info.window),
         "kind": info.kind,
         "outcome": _outcome(info),
-        "bytes": None if info.withheld else info.size_bytes,
+        "bytes": info.size_bytes or None,
         "sha256": None if info.withheld else info.sha256.hex(),
     }
 
 
 def _outcome(info: "ReleaseInfo") -> str:
-    return "withheld" if info.withheld else "released"
+    if info.withheld:
+        return "withheld"
+    return "removed" if info.removed else "released"
 
 
 def _start(plan: "Plan", window: int) -> str:

@@ -35,7 +35,7 @@ class _Grouped(click.Command):
                 *("shufflers", "shuffler_key", "upstream", "upstream_ca", "upstream_token"),
                 *("upstream_cert", "upstream_key"),
             ),
-            "Operation": ("manual", "publish", "partitions", "retain_verdicts"),
+            "Operation": ("manual", "publish", "keep_releases", "partitions", "retain_verdicts"),
             "Logs and traces": ("log_level", "log_format", "traces"),
         }
 
@@ -130,6 +130,12 @@ class _Grouped(click.Command):
     "--publish",
     metavar="DIR|URL",
     help="Copy each published release to this directory, or to an object store, such as s3://bucket/releases.",
+)
+@click.option(
+    "--keep-releases",
+    type=click.IntRange(1),
+    metavar="WINDOWS",
+    help="Remove releases of older windows than this number of the newest ones.  [default: keep all]",
 )
 @click.option(
     "--partitions", type=click.IntRange(1), help="Number of log partitions, fixed at the first start.  [default: 1]"

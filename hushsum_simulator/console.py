@@ -205,6 +205,8 @@ class Console:
         """
         if info.withheld:
             raise ServiceError(f"window {info.window} is withheld: it has too few clients")
+        if info.removed:
+            raise ServiceError(f"the release of window {info.window} was removed by the service")
         data = bytearray()
         with self._asking():
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)

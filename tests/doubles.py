@@ -272,6 +272,7 @@ class MemoryStore(Store):
         self.states_by_window: dict[int, WindowState] = {}
         self.folds: list[StoredFold] = []
         self.results: dict[tuple[str, int], tuple[bytes, bool]] = {}
+        self.removed: set[int] = set()
         self.reserved: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # key and digest
         self.ledger: Account | None = None
         self.checkpoints = 0
@@ -515,8 +516,8 @@ class MemoryStore(Store):
 
         assert self.plan is not None
         data = self.results[kind, window][0]
-        withheld = self.states_by_window[window] is WindowState.WITHHELD
-        return StoredOutcome(self.plan.id, kind, window, data, hashlib.sha256(data).digest(), withheld)
+        withheld, digest = self.states_by_window[window] is WindowState.WITHHELD, hashlib.sha256(data).digest()
+        return StoredOutcome(self.plan.id, kind, window, b"" if window in self.removed else data, digest, withheld)
 
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         return [self._stored(*key) for key, (_, published) in sorted(self.results.items()) if not published]
@@ -538,6 +539,12 @@ class MemoryStore(Store):
             raise StoreError("the receipts belong to another store")
         self.receipts = max(self.receipts, receipts, key=lambda mark: mark.lines)
         self.results[kind, window] = (self.results[kind, window][0], True)
+
+    async def remove_releases(self, plan_id: bytes, before: int, *, fence: int) -> None:
+        self._check_fence(fence)
+        self.removed |= {
+            window for (_, window), (_, published) in self.results.items() if published and window < before
+        }
 
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
         stored = [(self._stored(*key), published) for key, (_, published) in sorted(self.results.items())]

@@ -68,6 +68,8 @@ class ReleaseCatalog:
         if outcome.withheld:
             few = "reports" if self.plan.privacy.reports is not None else "clients"
             raise NotFoundError(f"window {window} is withheld: it has too few {few}")
+        if not outcome.data:
+            raise NotFoundError(f"the release of window {window} was removed: it is older than keep_releases allows")
         return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:
@@ -114,7 +116,10 @@ class ReleaseCatalog:
 
 
 def info_of(outcome: Outcome | StoredOutcome) -> ReleaseInfo:
-    """An outcome's public description; a withheld one cannot be fetched, so it has no size and no checksum."""
+    """An outcome's public description; a withheld one cannot be fetched, so it has no size and no checksum.
+
+    A release that was removed has a checksum and no size.
+    """
     if outcome.withheld:
         return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, 0, b"", withheld=True)
     return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, outcome.size_bytes, outcome.sha256)

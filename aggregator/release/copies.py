@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from aggregator.errors import AggregatorError, ConfigError
-from aggregator.release.catalog import ReleaseCatalog
+from aggregator.logs import journal
+from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.runtime import Backoff, Runtime
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.fsync import sync_folder
@@ -22,6 +23,8 @@ from hushsum_proto.messages import ReleaseInfo
 
 _PAUSE_S: Final = 1.0  # after the first failure, doubled after each further one
 _PAUSE_MAX_S: Final = 60.0
+
+_journal = journal("release copies")
 
 
 class CopyError(AggregatorError):
@@ -69,7 +72,7 @@ class ReleaseCopier:
     async def run(self) -> None:
         """Copies every published release, and each one as it is published; ends when the service stops."""
         async for info in self._catalog.watch(None):
-            if not info.withheld and info.window not in self._done:
+            if not info.withheld and not info.removed and info.window not in self._done:
                 await self._until_copied(info)
                 self._done.add(info.window)
 
@@ -80,6 +83,9 @@ class ReleaseCopier:
                 if not await self._destination.has(window, info.size_bytes):
                     await self._destination.write(window, await self._catalog.release(info.kind, window))
                     self._on_copied(where, window)
+            except NotFoundError as error:  # it was removed while the destination was away
+                _journal.error("release not copied", where=where, window=window, why=str(error))
+                return
             except CopyError as error:
                 self._on_pending(where, f"window {window}: {error}")
                 await self._runtime.sleep(backoff.next_s())

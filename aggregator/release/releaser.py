@@ -75,8 +75,9 @@ class Releaser:
         runtime: Runtime,
         observer: Observer,
         tracer: Tracer = NO_TRACES,
+        keep: int | None = None,
     ) -> None:
-        self._plan, self._fence = plan, fence
+        self._plan, self._fence, self._keep = plan, fence, keep
         self._log, self._store, self._receipts, self._folds = log, store, receipts, folds
         self._entropy, self._runtime, self._observer, self._tracer = entropy, runtime, observer, tracer
         self._one_at_a_time = asyncio.Lock()
@@ -390,6 +391,9 @@ class Releaser:
         if not self._store_done:
             known = len(problems)
             await _attempt(self._store.forget(self._plan, window, fence=self._fence), problems)
+            if self._keep is not None:
+                before = window - self._keep + 1
+                await _attempt(self._store.remove_releases(self._plan.id, before, fence=self._fence), problems)
             self._store_done = len(problems) == known
         return problems
 

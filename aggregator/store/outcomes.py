@@ -127,6 +127,16 @@ async def publish(
     await advance_receipts(tx, receipts)
 
 
+async def remove_releases(tx: Transaction, plan_id: bytes, before: int, *, fence: int) -> None:
+    """Removes the bytes of published outcomes of windows before this one; their digests stay."""
+    await tx.execute(
+        'UPDATE outcomes SET data = $3 WHERE plan = $1 AND "window" < $2 AND published = 1 AND length(data) > 0',
+        await locked_plan(tx, plan_id, fence),
+        before,
+        b"",
+    )
+
+
 async def receipts_mark(tx: Transaction) -> ReceiptsMark | None:
     """The receipts that the store is bound to, and how far it knows them, for all its plans.
 

@@ -142,6 +142,7 @@ class Store:
     reserve_outcome = _write(store_outcomes.reserve_outcome)
     commit_outcome = _write(store_outcomes.commit_outcome, "reservations")
     publish = _write(store_outcomes.publish)
+    remove_releases = _write(store_outcomes.remove_releases)
     receipts_mark = _look(store_outcomes.receipts_mark)
     bind_receipts = _write(store_outcomes.bind_receipts)
     outcomes = _read(store_outcomes.outcomes)

@@ -106,6 +106,11 @@ class ReleaseInfo:
     sha256: bytes
     withheld: bool = False
 
+    @property
+    def removed(self) -> bool:
+        """Whether the service keeps the bytes no longer."""
+        return not self.withheld and self.size_bytes == 0
+
 
 @dataclass(frozen=True)
 class FoldStatus:

@@ -36,7 +36,7 @@ _READS: Final = frozenset(
 _RELEASERS: Final = frozenset(
     {
         *("mark_closing", "bind_receipts", "reserve_outcome", "commit_outcome", "publish"),
-        *("ask_to_forget", "forget", "renew_lease"),
+        *("ask_to_forget", "forget", "remove_releases", "renew_lease"),
     }
 )
 

@@ -827,7 +827,7 @@ class ReleaseInfo(_message.Message):
     """"tumbling" """
     window: _builtins.int
     size_bytes: _builtins.int
-    """0 where the window is withheld, and no sum"""
+    """0 where the window is withheld, and no sum; with a sum: its release was removed"""
     sha256: _builtins.bytes
     withheld: _builtins.bool
     """true: nothing is released of this window, now or ever, and there is nothing to fetch"""

@@ -12,7 +12,8 @@ from aggregator.app import Service
 from aggregator.errors import ConfigError
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.topic import releases_topic
-from aggregator.release.copies import CopyError, destination_of, folder_name
+from aggregator.release.catalog import NotFoundError
+from aggregator.release.copies import CopyError, ReleaseCopier, destination_of, folder_name
 from aggregator.release.kafka_copies import ReleasesTopic
 from aggregator.runtime import SystemRuntime
 from hushsum.releases import Release
@@ -111,6 +112,42 @@ async def test_a_withheld_window_has_no_copy(tmp_path: Path) -> None:
         await release(client)
         assert counted(service, "hushsum_outcomes_withheld_total", kind="tumbling") == 1
     assert [*(tmp_path / "out" / folder_name(plan)).iterdir()] == []
+
+
+async def test_releases_beyond_those_to_keep_are_removed_from_the_store_and_listed_as_removed(tmp_path: Path) -> None:
+    config = config_of(tmp_path, PLAN, skew_s=7200.0, keep_releases=2, publish=str(tmp_path / "out"))
+    folder = tmp_path / "out" / folder_name(PLAN)
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        await release(client, 2)
+        await until(lambda: counted(service, "hushsum_release_copies_total") == 2)
+        await release(client)
+        await until(lambda: counted(service, "hushsum_release_copies_total") == 3)
+        infos = await service.catalog.releases(None)
+        assert [(info.window, info.removed) for info in infos] == [
+            (WINDOW, True),
+            (WINDOW + 1, False),
+            (WINDOW + 2, False),
+        ]
+        with pytest.raises(
+            NotFoundError, match=f"release of window {WINDOW} was removed: it is older than keep_releases"
+        ):
+            await service.catalog.release("tumbling", WINDOW)
+    for name in NAMES[:2]:
+        (folder / name).unlink()
+    async with service_of(config_of(tmp_path, PLAN, skew_s=7200.0, keep_releases=2)) as service:
+        destination = destination_of(str(tmp_path / "out"), PLAN, SystemRuntime())
+        done: list[int] = []
+        copier = ReleaseCopier(
+            service.catalog,
+            destination,
+            service.runtime,
+            on_pending=lambda where, why: pytest.fail(f"{where}: {why}") if why else None,
+            on_copied=lambda _, window: done.append(window),
+        )
+        service.catalog.close()  # so that it ends
+        await copier.run()
+    assert done == [WINDOW + 1]
+    assert [file.name for file in sorted(folder.iterdir())] == NAMES[1:]
 
 
 async def test_an_object_store_has_each_release_once(tmp_path: Path) -> None:

@@ -324,6 +324,29 @@ async def test_an_exhausted_budget_stores_nothing(store: Store) -> None:
     assert (await store.account("")).left.epsilon == 0
 
 
+async def test_releases_that_are_removed_keep_their_outcomes_digests_and_charges(store: Store) -> None:
+    windows = (W, W + 1)
+    await sealed(store, windows)
+    for window in windows:
+        await committed(store, window, b"draw of %d" % window)
+    await store.remove_releases(PLAN.id, W + 2, fence=FENCE)
+    assert len(await store.unpublished(PLAN.id)) == 2, "nothing is removed before it is published"
+    for window in windows:
+        await store.publish(PLAN.id, TUMBLING, window, receipts=MARK, fence=FENCE)
+    before = await store.outcomes(PLAN.id)
+    await store.remove_releases(PLAN.id, W + 1, fence=FENCE)
+    assert await store.outcomes(PLAN.id) == [replace(before[0], size_bytes=0), before[1]]
+    removed, kept = [await store.outcome(PLAN.id, TUMBLING, window) for window in windows]
+    assert removed is not None
+    assert kept is not None
+    assert (removed.data, removed.sha256) == (b"", before[0].sha256)
+    assert kept.data == b"draw of %d" % (W + 1)
+    assert await store.windows(PLAN.id) == dict.fromkeys(windows, "released")
+    assert (await store.account("")).spends == (spend(W), spend(W + 1))
+    with pytest.raises(OutcomeExistsError):
+        await reserved(store, W)
+
+
 async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(store: Store) -> None:
     await sealed(store, (W, W + 1))
     charged = replace(spend(W), events=())
