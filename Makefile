@@ -33,14 +33,14 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge
+.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults docs bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, bench-edge, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, bench-edge, docs, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)" "$(VENV)"
@@ -89,6 +89,10 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
 	@$(PY) -m hushsum_simulator.deployment faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+docs: setup ## build the documentation site in build/site; a warning, a dead link or an undocumented public name fails
+	@$(PY) -m sphinx --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/site $(ARGS)
+	@echo "docs: open build/site/index.html"
 
 compose-demo: setup ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
 	@$(PY) -m compose.demo $(if $(MODE),--mode $(MODE)) $(ARGS)

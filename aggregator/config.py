@@ -151,21 +151,37 @@ class Config(pydantic.BaseModel):
     authentication: Literal["declared", "token", "certificate"] = "declared"
     tokens: _Path | None = None
     partitions: Annotated[int, Field(ge=1, le=1024)] = 1
-    skew_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    skew_s: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        300.0, description="How far ahead of the service a device's clock may be, in seconds."
+    )
     manual: bool = False
-    # Copies of published releases: a folder, or the URL of an object store; and a Kafka topic.
-    publish: str | None = None
-    kafka_publish: bool = False
-    # Of how many of the newest windows releases stay here; None: of all.
+    publish: str | None = None  # the folder of copies of published releases, or the URL of an object store
+    kafka_publish: bool = Field(default=False, description="Copy each published release to a Kafka topic.")
     keep_releases: Annotated[int, Field(ge=1)] | None = None
     # Keeps one verdict an entry in the store, for audits: a record of who contributed when.
     retain_verdicts: bool = False
-    # Of a plan in all its classes; each counter takes 8 bytes of memory for every open window.
-    counters_max: Annotated[int, Field(ge=1)] = COUNTERS_MAX
-    in_flight_max: Annotated[int, Field(ge=1, le=65_536)] = 256
-    sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
-    pending_entries_max: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
-    pending_bytes_max: Annotated[int, Field(ge=1)] = 64 * _MIB
+    counters_max: Annotated[int, Field(ge=1)] = Field(
+        COUNTERS_MAX,
+        description="Largest number of counters of a plan in all its classes; each takes 8 bytes of memory for every "
+        "open window.",
+    )
+    in_flight_max: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        256, description="Largest number of unanswered sketch deltas of a session."
+    )
+    sessions_max: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        1024,
+        description="Largest number of sessions, and separately of clients of secure sums (always at least two "
+        "cohorts).",
+    )
+    pending_entries_max: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
+        65_536,
+        description="Largest number of unanswered sketch deltas of all sessions; above it the answer is `overloaded`.",
+    )
+    pending_bytes_max: Annotated[int, Field(ge=1)] = Field(
+        64 * _MIB,
+        description="Largest size of unanswered sketch deltas of all sessions, in bytes; above it the answer is "
+        "`overloaded`.",
+    )
     client_bytes_rate: Annotated[float, Field(gt=0, le=1e12)] = 4.0 * _MIB
     client_bytes_burst: Annotated[int, Field(ge=1, le=10**15)] = 256 * _MIB
     client_calls_rate: Annotated[float, Field(gt=0, le=1e6)] = 20.0
@@ -175,40 +191,84 @@ class Config(pydantic.BaseModel):
     # Against faulty clients, not malicious ones: where names are only declared, one client can use many.
     client_rate: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
     client_burst: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
-    group_entries_max: Annotated[int, Field(ge=1, le=65_536)] = 4096
-    group_bytes_max: Annotated[int, Field(ge=1)] = 16 * _MIB
-    checkpoint_entries: Annotated[int, Field(ge=1)] = 5000
-    checkpoint_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
-    memory_max: Annotated[int, Field(ge=64 * _MIB)] | None = None
-    start_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
-    stop_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    # How long a releaser that does not renew its lease keeps others from releasing.
-    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    group_entries_max: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        4096, description="Largest group commit, in entries."
+    )
+    group_bytes_max: Annotated[int, Field(ge=1)] = Field(16 * _MIB, description="Largest group commit, in bytes.")
+    checkpoint_entries: Annotated[int, Field(ge=1)] = Field(
+        5000, description="After how many entries the state of a fold is stored."
+    )
+    checkpoint_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        5.0, description="After how many seconds the state of a fold is stored."
+    )
+    memory_max: Annotated[int, Field(ge=64 * _MIB)] | None = Field(
+        None,
+        description="Bytes of memory at which the process drains, logs the reason and exits with 1; on Linux only. "
+        "Default: 90 % of the container's limit, if it has one.",
+    )
+    start_s: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        60.0, description="How long a start waits for brokers and database, in seconds."
+    )
+    stop_s: Annotated[float, Field(ge=0, le=3600)] = Field(
+        30.0, description="How long a stop waits for operations in progress, in seconds."
+    )
+    lease_s: Annotated[float, Field(ge=1, le=3600)] = Field(
+        10.0,
+        description="Lease of the leading releaser, in seconds: so long it keeps others from releasing after it has "
+        "stopped renewing.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     kafka_bootstrap: _Addresses | None = None
     kafka_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "hushsum"
-    kafka_replication: Annotated[int, Field(ge=1, le=32)] | None = None
-    # None: derived from the plan and kafka_recovery_s, how long folding may stand still before data may be deleted.
-    kafka_retention_s: Annotated[int, Field(ge=1)] | None = None
-    kafka_recovery_s: Annotated[int, Field(ge=0)] = 86_400
-    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    kafka_user: str | None = None
-    kafka_password_file: _Path | None = None
-    kafka_ca_file: _Path | None = None
-    kafka_cert_file: _Path | None = None
-    kafka_key_file: _Path | None = None
-    kafka_session_s: Annotated[float, Field(ge=1, le=1800)] = 10.0
-    postgres_dsn: SecretStr | None = None
+    kafka_replication: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="Replication of topics that the service creates. Default: the number of brokers, at most 3."
+    )
+    kafka_retention_s: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Retention of topics that the service creates, in seconds. Default: derived from the plan and "
+        "`kafka_recovery_s`.",
+    )
+    kafka_recovery_s: Annotated[int, Field(ge=0)] = Field(
+        86_400, description="How long unfolded entries are kept at least, for recovery, in seconds."
+    )
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="Security protocol of the connections to Kafka."
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="SASL mechanism, with `SASL_PLAINTEXT` or `SASL_SSL`."
+    )
+    kafka_user: str | None = Field(None, description="User of SASL.")
+    kafka_password_file: _Path | None = Field(None, description="File with the password of `kafka_user`.")
+    kafka_ca_file: _Path | None = Field(
+        None, description="CA certificates of the brokers, with SSL (PEM). Default: those of the system."
+    )
+    kafka_cert_file: _Path | None = Field(None, description="Client certificate for the brokers, with SSL (PEM).")
+    kafka_key_file: _Path | None = Field(None, description="Private key of `kafka_cert_file` (PEM).")
+    kafka_session_s: Annotated[float, Field(ge=1, le=1800)] = Field(
+        10.0, description="Time without a heartbeat after which a worker loses its partitions, in seconds."
+    )
+    postgres_dsn: SecretStr | None = Field(
+        None,
+        description="Connection string of PostgreSQL. It is never shown and never an option; give it in the "
+        "environment, `HUSHSUM_POSTGRES_DSN`.",
+    )
     # One connection is left to what answers callers, one to erasing.
-    postgres_pool: Annotated[int, Field(ge=3, le=1000)] = 8
+    postgres_pool: Annotated[int, Field(ge=3, le=1000)] = Field(
+        8, description="Connections of a process to PostgreSQL."
+    )
     directory: _Path | None = None
     gateway_key: _Path | None = None
     releaser_key: _Path | None = None
     client_directory: _Path | None = None
-    secure_step_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
-    secure_upload_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    secure_step_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        20.0,
+        description="How long a round of a secure sum waits for the messages of all clients in each step, in seconds.",
+    )
+    secure_upload_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        120.0,
+        description="How long a round waits for a client's vector, from when this client may send it, in seconds.",
+    )
     shufflers: _Path | None = None
     shuffler_key: _Path | None = None
     upstream: _Address | None = None

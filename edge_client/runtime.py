@@ -84,7 +84,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SystemRuntime:
+class SystemRuntime(Runtime):
     """The real clock, event loop and threads: ``threads`` of each kind (hashing, computing, spools), when needed."""
 
     def __init__(self, threads: int = 2) -> None:

@@ -26,6 +26,7 @@ from hushsum.errors import CanonicalError, PlanError, PlanWarning, RecordError, 
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords, alternatives
 from hushsum.notebook import pairs_html
 from hushsum.parameters import Parameters
+from hushsum.plan_keys import KEYS
 from hushsum.privacy.accountant import Limits
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import Guarantee
@@ -45,24 +46,6 @@ _EPSILON_USUAL: Final = 10
 _SHOWN_MAX: Final = 8  # items of a list
 _SKETCH_BYTES_USUAL: Final = 256 * 2**20
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
-#: Every key of a plan, by its table; which of them a family, a kind of record or a mode uses, is for those to say.
-_KEYS: Final = {
-    table: keys.split()
-    for table, keys in {
-        "": "name record sketch privacy window",
-        "record": "kind dim lower upper universe classes names units",
-        "sketch": "family kernel bandwidth power rows buckets draws seed sobol_sets parameters groups transforms"
-        " minhash exponent fraction_bits order cutoff weights cells levels form loss radius norm_bound",
-        "sketch.groups": "columns kernel bandwidth power",
-        "sketch.transforms": "kind factor lower upper matrix",
-        "privacy": "mode epsilon delta unit records_per_client total_epsilon total_delta population participation"
-        " min_clients_share noise mechanism secure local",
-        "privacy.mechanism": "name scale count_scale field clients_scale honest_survivors",
-        "privacy.secure": "cohort dropout corrupt corrupt_clients adversary directory suite cohort_wait pool failures",
-        "privacy.local": "form randomiser memoise shuffle_min",
-        "window": "epoch length lateness time release min_clients min_reports late",
-    }.items()
-}
 
 
 @dataclass(frozen=True, init=False)
@@ -105,7 +88,7 @@ class Plan:
 
     def _set(self, tables: Mapping[str, object], parameters: Iterable[npt.ArrayLike] | Parameters) -> None:
         name, top = tables["name"], Table(tables)
-        top.refuse_unknown(_KEYS)
+        top.refuse_unknown(KEYS)
         if not top.text("name"):
             raise PlanError("name", name, "1 to 128 characters")
         arrays = parameters if isinstance(parameters, Parameters) else Parameters.of(parameters)
@@ -139,7 +122,7 @@ class Plan:
     def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
         """A plan from nested tables, as TOML or JSON gave them."""
         top = Table(fields)
-        top.refuse_unknown(_KEYS)
+        top.refuse_unknown(KEYS)
         tables = {key: top.value(key) for key in ("name", "record", "sketch", "privacy")}
         tables["window"] = top.value("window") if top.has("window") else _EMPTY
         top.finish()
@@ -308,7 +291,7 @@ class Plan:
 
     @property
     def counters_shape(self) -> tuple[int, ...]:
-        """(classes, *shape of one class's counters); without classes there is one. Of reports (1, R, outputs)."""
+        """``(classes, *shape)``, of one class's counters; without classes there is one. Of reports (1, R, outputs)."""
         return self.sizes.counters_shape
 
     @property

@@ -9,7 +9,7 @@ Statistics of different releases are independent.
 **Units.** All values are in the units of the plan's bounds; a transform ``scale`` is undone. **Cells.** Records are
 known by their cell alone: half open, [low, high), the last of a column closed. What a statistic may be off by for that
 is its ``bias``, and intervals are wider by it. **Clipped records** lie in the outermost cells, so that a quantile there
-may be anywhere beyond (:attr:`Quantiles.at_bound`); means and variances are those of clipped values. **Few records.**
+may be anywhere beyond (``Quantiles.at_bound``); means and variances are those of clipped values. **Few records.**
 Where the number of records is not 4 standard errors above 0, an average or a share of them is NaN.
 """
 

@@ -18,7 +18,7 @@ _PARTICLES: Final = 512
 class KernelOutlierDetector(OutlierMixin, KernelEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """Outliers are points where the mean kernel of a private release is low.
 
-    Every fit, and :meth:`fit_predict`, makes a new release and charges the ledger once: each fold of a
+    Every fit, and ``fit_predict``, makes a new release and charges the ledger once: each fold of a
     cross-validation, each candidate of a search and each refit. Queries are free.
 
     ``offset_`` is the mean kernel below which about the share ``contamination`` of the records lies. It is computed

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import real_text
-from hushsum.errors import PlanError, RecordError
+from hushsum.errors import Missing, PlanError, RecordError
 from hushsum.families.base import Float32
 from hushsum.families.limits import NORMAL, refuse_draws
 from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace
@@ -191,7 +191,7 @@ def read_radius(sketch: Table) -> Fraction:
     """
     if not sketch.has("radius"):
         expected = "1 to 1.5 times a typical length of [x, y] (margin: of x); form = 'orthogonal' needs none"
-        raise PlanError("sketch.radius", None, expected)
+        raise PlanError("sketch.radius", Missing.MISSING, expected)
     return _length(sketch, "radius", None)
 
 
