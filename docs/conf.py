@@ -24,11 +24,11 @@ nitpick_ignore_regex = [
     (r"py:.*", r"edge_client\.(?!blocking|errors)[a-z_]+\..*"),
 ]
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
 autoclass_content = "both"
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+napoleon_attr_annotations = False
 napoleon_preprocess_types = False
 
 myst_heading_anchors = 4

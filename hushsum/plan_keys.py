@@ -303,7 +303,7 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         ),
         "epsilon": Key(
             "ε of each release, for one unit.",
-            privacy="The odds of any fact about one unit change at most by the factor e^ε. "
+            privacy="The odds that one unit is included change at most by the factor e^ε. "
             "[What ε to take](../how-to/epsilon.md) says it in words.",
             accuracy="Noise grows in proportion to 1/ε.",
             size="Releases of a smaller ε have larger counters: about one bit more for each half.",

@@ -222,7 +222,7 @@ def test_every_setting_has_one_meaning_and_its_bounds() -> None:
     page = service_pages.settings()
     assert all(f"| `{name}` |" in page for name in Config.model_fields)
     assert "| `partitions` | integer, at least 1, at most 1,024 | `1` |" in page
-    assert "| `skew_s` | number, at least 0, at most 86,400 | `300.0` |" in page
+    assert "| `skew_s` | number, at least 0, at most 86,400 | `300` |" in page
     assert "| `memory_max` | integer, at least 67,108,864 | – |" in page
 
 

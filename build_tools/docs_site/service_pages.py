@@ -45,7 +45,7 @@ def meaning(name: str) -> str:
             else "neither a description in Config nor an option"
         )
         raise ValueError(f"setting {name} has {both} of `hushsum serve`, expected one of them")
-    return described or _DEFAULT_IN_HELP.sub("", helped)
+    return described or re.sub(r"(--[a-z-]+|OTEL_\*)", r"`\1`", _DEFAULT_IN_HELP.sub("", helped))
 
 
 def _help(name: str) -> str:
@@ -57,8 +57,10 @@ def _help(name: str) -> str:
 def _default(name: str, field: FieldInfo) -> str:
     if field.default in (None, ""):
         stated = _DEFAULT_IN_HELP.search(_help(name))
-        return stated[1] if stated else "–"
-    return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+        return re.sub(r"(--[a-z-]+)", r"`\1`", stated[1]) if stated else "–"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    return f"`{field.default:g}`" if isinstance(field.default, float) and field.default < 1e5 else f"`{field.default}`"
 
 
 def _type(field: FieldInfo) -> str:
@@ -115,7 +117,8 @@ def _collected() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     for collector in registry()._collector_to_names:  # noqa: SLF001 -- only collectors know labels without a sample
         declared = getattr(collector, "_labelnames", ())
         for metric in collector.collect():
-            yield metric, tuple(declared or (metric.samples[0].labels if metric.samples else ()))
+            sampled = metric.samples[0].labels if metric.samples else ()
+            yield metric, tuple(declared or (label for label in sampled if label != "le"))  # le: of each histogram
 
 
 def alerts() -> str:
