@@ -254,6 +254,9 @@ def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
     if reason is Reason.TOO_MANY_RECORDS:
         bound = plan.privacy.records_per_client
         return Refusal.of(reason, f"more records of this client in this window than records_per_client = {bound}")
+    if reason is Reason.TOO_MANY_WINDOWS:
+        most = plan.window.windows_per_client
+        return Refusal.of(reason, f"this client is counted in windows_per_client = {most} windows, and not in this one")
     if reason is Reason.SECOND_DELTA:
         return Refusal.of(
             reason, "another sketch delta of this client is counted in this window, expected one per window"

@@ -24,11 +24,13 @@ class FoldPeek(NamedTuple):
         kind: As :meth:`FoldReader.recall` returns it.
         reason: Why the id is refused; None if it is not.
         contributed: Records of the client that are counted in the delta's window.
+        is_barred: Whether the client is counted in as many windows as the plan allows, and not in the delta's.
     """
 
     kind: RememberedKind
     reason: Reason | None
     contributed: int
+    is_barred: bool = False
 
 
 class FoldReader(Protocol):

@@ -142,6 +142,22 @@ class SealedWindow:
         return hashed.digest()
 
 
+class ReservedStep(NamedTuple):
+    """A step of a plan's cumulative sequence that may be drawn.
+
+    Attributes:
+        step: Its number, from 1 on.
+        key: Of a :class:`hushsum.entropy.KeyedEntropy`. It reveals the noise.
+        sealed: The digest of the window's counters under that key: what the state after it has chained.
+        state: After the step before; None before the first.
+    """
+
+    step: int
+    key: bytes
+    sealed: bytes
+    state: bytes | None
+
+
 @dataclass(frozen=True)
 class StoredOutcome:
     """An outcome with its data: the bytes of a .hush file, or of a statement that the window is withheld."""

@@ -221,7 +221,7 @@ class EdgeClient:
         if since_start:
             kept.subtract(self._before)
             kept.subtract(mode.earlier)
-        driver = mode.driver
+        driver, most = mode.driver, mode.plan.window.windows_per_client
         counts = Counts.of({name: count for name, count in kept.items() if count}, mode.sends)
         return Status(
             **vars(counts),
@@ -232,6 +232,7 @@ class EdgeClient:
             next_attempt_ms=driver.next_attempt_ms,
             account=mode.account,
             round=mode.progress,
+            windows_left=None if most is None else max(0, most - mode.spool.windows),
             problems=self._problems,
         )
 
@@ -274,7 +275,8 @@ class EdgeClient:
 
         Raises:
             RecordError: The array cannot be used at all.
-            ContributionError: Unit ``client``: no record is left to this client in the window.
+            ContributionError: Unit ``client``: no record is left to this client in the window, or it has added records
+                to as many windows as the plan allows for its life, and not to this one.
             AccountError: Of reports: this device's own account does not pay for the window.
             EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago.
             SpoolError: The spool cannot be written, or is full.

@@ -61,7 +61,8 @@ def _addition(plan: Plan, records: Any, window: int, labels: object) -> Add:
     # Packed but for their ids, so that storing them takes a transaction no time.
     packed = tuple(PackedDelta(delta.records, partial(renumbered, delta.pack(plan))) for delta in deltas)
     price = plan.delta_sizes.batch_bytes_max(problems.records)
-    return Add(window, packed, problems, plan.privacy.records_per_client, price)
+    bounds = plan.privacy.records_per_client, plan.window.windows_per_client
+    return Add(window, packed, problems, bounds[0], price, windows_max=bounds[1])
 
 
 def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> Add:
@@ -96,7 +97,8 @@ def moved(plan: Plan, data: bytes, window: int) -> Add:
     records = unpack_at_home(data, plan).records
     later = max(window, read_header(data).window + 1)
     delta = PackedDelta(records, lambda id: rebound(data, id, later))
-    return Add(later, (delta,), RecordProblems(0), plan.privacy.records_per_client)
+    bounds = plan.privacy.records_per_client, plan.window.windows_per_client
+    return Add(later, (delta,), RecordProblems(0), bounds[0], windows_max=bounds[1])
 
 
 @dataclass(frozen=True)

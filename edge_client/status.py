@@ -306,6 +306,9 @@ class Status(Counts):
         account: What this device has spent under all plans of its spool, and may still spend, by its own account: with
             secure sums and in local mode. None under plans of mode ``central``, under which the service spends.
         round: How far this client has come in a round of a secure sum; None where it is in none.
+        windows_left: To how many more windows this client may add records, for the life of a plan that bounds them
+            (``window.windows_per_client``). At 0 it has fallen silent: :meth:`EdgeClient.add` refuses records of any
+            other window. None without such a bound.
         problems: What was wrong with some of the records that were added since this client started.
     """
 
@@ -316,6 +319,7 @@ class Status(Counts):
     next_attempt_ms: int | None = None
     account: "Account | None" = None
     round: RoundProgress | None = None
+    windows_left: int | None = None
     problems: RecordProblems = field(default_factory=lambda: RecordProblems(0))
 
     @property

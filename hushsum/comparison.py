@@ -93,7 +93,7 @@ class _Side:
         draws = 0.0
         if plan.privacy.reports is None:
             classes = query.classes_of(plan, label)
-            draws = (classes.stop - classes.start) * query.noise_variance(plan, release.submissions)
+            draws = (classes.stop - classes.start) * query.noise_variance(plan, release.draws)
             draws /= plan.privacy.mechanism.noise_variance
         return cls(release, found.value, found.std_error, found.spread, total, error, draws)
 
@@ -354,7 +354,7 @@ class Comparison:
         counters = [each.counters[chosen].sum(axis=0) for each in (self.first, self.second)]
         weights, scale = _weights(counters, totals)
         variance = sum(
-            weight**2 * (chosen.stop - chosen.start) * query.noise_variance(each.plan, each.submissions)
+            weight**2 * (chosen.stop - chosen.start) * query.noise_variance(each.plan, each.draws)
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
         weighted = weights[0] * counters[0] - weights[1] * counters[1]
@@ -438,8 +438,8 @@ def places_within(plan: Plan) -> Floats:
 def _count(release: Queryable, label: str | None) -> tuple[float, float]:
     """The number of records of a release, or of one class, and its standard error."""
     value = release.count if label is None else release.count_of(label)
-    plan, submissions = release.plan, release.submissions
-    return value, query.count_std_error(plan, label=label, submissions=submissions, counters=release.counters)
+    plan, draws = release.plan, release.draws
+    return value, query.count_std_error(plan, label=label, draws=draws, counters=release.counters)
 
 
 def _weights(counters: list[npt.NDArray[np.int64]], totals: tuple[float, float]) -> tuple[tuple[int, int], float]:

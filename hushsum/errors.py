@@ -179,6 +179,8 @@ class Reason(enum.StrEnum):
     SECOND_DELTA = "second_delta"
     UNSHUFFLED = "unshuffled"
     TOO_FEW_REPORTS = "too_few_reports"
+    TOO_MANY_WINDOWS = "too_many_windows"
+    WINDOW_BEYOND_HORIZON = "window_beyond_horizon"
 
 
 class DeltaError(HushsumError):

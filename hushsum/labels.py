@@ -10,6 +10,7 @@ DELTA_DIGEST: Final = b"hushsum/v1/delta-digest\0"
 REPLAYABLE_ENTROPY: Final = b"hushsum/v1/replayable-entropy\0"
 KEYED_ENTROPY: Final = b"hushsum/v1/keyed-entropy\0"
 SEALED_WINDOW: Final = b"hushsum/v1/sealed-window\0"
+CHAINED_WINDOWS: Final = b"hushsum/v1/chained-windows\0"
 PARAMETERS: Final = b"hushsum/v1/parameters\0"
 LOG_MESSAGE: Final = b"hushsum/v1/log-message\0"
 DIRECTORY: Final = b"hushsum/v1/directory\0"
@@ -29,6 +30,7 @@ SHUFFLED: Final = b"hushsum/v1/shuffled\0"
 SIGNED_PLAN: Final = b"hushsum/v1/signed-plan\0"
 MEMO: Final = b"hushsum/v1/memo\0"
 TOKEN: Final = b"hushsum/v1/token\0"
+SEQUENCE_STEP: Final = b"hushsum/v1/sequence-step\0"
 
 ALL: Final = (
     PUBLIC_DRAWS,
@@ -36,6 +38,7 @@ ALL: Final = (
     REPLAYABLE_ENTROPY,
     KEYED_ENTROPY,
     SEALED_WINDOW,
+    CHAINED_WINDOWS,
     PARAMETERS,
     LOG_MESSAGE,
     DIRECTORY,
@@ -55,4 +58,5 @@ ALL: Final = (
     SIGNED_PLAN,
     MEMO,
     TOKEN,
+    SEQUENCE_STEP,
 )

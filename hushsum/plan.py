@@ -106,7 +106,7 @@ class Plan:
 
         def promised(family: Family) -> PrivacySpec:
             privacy = top.table("privacy")
-            return PrivacySpec.from_table(privacy, family.sensitivity, schedule.min_clients, size, space, family)
+            return PrivacySpec.from_table(privacy, family.sensitivity, schedule, size, space, family)
 
         family, promise = _least_noise(families, promised) if len(families) > 1 else (family, promised(family))
         promise.check_window(schedule)
@@ -370,6 +370,10 @@ class Plan:
         bound = self.privacy.records_per_client
         unit = self.privacy.unit + (f" of at most {bound:,} records" if bound else "")
         yield "promise", f"epsilon {numeral(self.privacy.epsilon, up=True)}{delta} per {unit}"
+        if self.window.horizon is not None:
+            windows = self.window.windows_per_client
+            each = "" if windows is None else f"; a client is counted in at most {windows:,} of them"
+            yield "releases", f"cumulative: one epsilon for {self.window.horizon:,} outcomes{each}"
         yield "budget", f"epsilon {numeral(self.privacy.total_epsilon, up=False)} in all"
         yield "mode", self.privacy.mode
 

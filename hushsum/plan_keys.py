@@ -415,6 +415,37 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
             privacy="It follows from the cohort; another value is refused.",
             accuracy="All members add shares, so that a sum has a little more noise than h of them.",
         ),
+        "factorisation": Key(
+            "How the noise of each release is made of the draws of all steps. Only with `window.release` `cumulative`, "
+            "which requires it.",
+            privacy=TABLE,
+            accuracy=TABLE,
+            size=TABLE,
+        ),
+    },
+    "privacy.mechanism.factorisation": {
+        "theta": Key(
+            "How much of each buffer of earlier noise is kept at a step. Only of `discrete-gaussian`.",
+            unit="2^−20",
+            privacy="The norm of the factorisation, and so σ², follows from it; a smaller σ² is refused.",
+            accuracy="It decides how the error grows with the steps.",
+        ),
+        "omega": Key(
+            "How much of each buffer is taken off the noise of a step. Only of `discrete-gaussian`.",
+            unit="2^−20",
+            privacy="As `theta`.",
+            accuracy="As `theta`.",
+        ),
+        "bits": Key(
+            "k: noise is drawn in units of 2^−k of a counter. Only of `discrete-gaussian`.",
+            privacy="More bits cost less ε for rounding.",
+        ),
+        "blocks": Key(
+            "How many windows one node of each level of the tree has. Only of `discrete-laplace`.",
+            unit="windows",
+            privacy="Each level holds each record once: more levels need more noise in each node.",
+            accuracy="A release has the noise of a few nodes of each level.",
+        ),
     },
     "privacy.secure": {
         "cohort": Key(
@@ -523,7 +554,28 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
             accuracy="With `next` late records count, in a window that is not theirs.",
         ),
         "time": Key("Which time decides the window of a record: that of the event."),
-        "release": Key("What a release contains: the records of its window."),
+        "release": Key(
+            "What a release contains: the records of its window (`tumbling`), or those of all windows so far "
+            "(`cumulative`, only in mode `central`).",
+            privacy="`cumulative`: one ε covers the whole sequence of `horizon` releases.",
+            accuracy="`cumulative`: the noise of a release hardly grows with the windows; summed windows have √T times "
+            "that of one.",
+            size="`cumulative`: the service keeps up to five arrays of the size of a release.",
+        ),
+        "horizon": Key(
+            "T: how many releases of a cumulative sequence ε covers. Required with `cumulative`, and only there.",
+            unit="releases",
+            privacy="After T releases nothing is released: the next plan adds its own ε.",
+            accuracy="A longer sequence has a little more noise: choose it long.",
+        ),
+        "windows_per_client": Key(
+            "In how many windows of a cumulative sequence a client's records may count. Required with `cumulative` and "
+            "unit `client`, and only there.",
+            unit="windows",
+            privacy="Devices and the service enforce it. A client that has reached it is no longer counted.",
+            accuracy="More windows need more noise: times 1.9, 8.9 and 77 for 2, 10 and 100 windows at δ > 0.",
+            values="an integer from 1 to `horizon`",
+        ),
         "min_clients": Key(
             "A window with fewer clients is withheld; 0: every window is released. Not in mode `secure`, and not with"
             " reports.",

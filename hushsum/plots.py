@@ -292,7 +292,7 @@ def _classes_figure(release: Queryable, columns: Sequence[int], title: str) -> "
         (
             label,
             release.count_of(label),
-            count_std_error(plan, label=label, submissions=release.submissions, counters=release.counters),
+            count_std_error(plan, label=label, draws=release.draws, counters=release.counters),
         )
         for label in plan.classes
     ]

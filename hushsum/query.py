@@ -15,6 +15,7 @@ from hushsum.local import estimation
 from hushsum.local.estimation import Tally
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import Guarantee
+from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
 
 if TYPE_CHECKING:
     from hushsum.families.partition import Partition
@@ -53,7 +54,7 @@ class Queryable(Protocol):
         ...
 
     @property
-    def submissions(self) -> int | None:
+    def draws(self) -> float | None:
         """See :func:`noise_variance`."""
         ...
 
@@ -82,13 +83,13 @@ class ClassSums:
         plan: Of the counters.
         counters: (classes, shape...) int64, noised. They must not change afterwards.
         counts: Noised count counters; None, or of a plan without: cells are consistent among themselves alone.
-        submissions: See :func:`noise_variance`.
+        draws: See :func:`noise_variance`.
     """
 
     def __init__(
-        self, plan: Plan, counters: Counters, counts: Counters | None = None, submissions: int | None = None
+        self, plan: Plan, counters: Counters, counts: Counters | None = None, draws: float | None = None
     ) -> None:
-        self._plan, self._counters, self._counts, self._submissions = plan, counters, counts, submissions
+        self._plan, self._counters, self._counts, self._draws = plan, counters, counts, draws
         self._sums: dict[tuple[int, int], Counters] = {}
         self._estimates: dict[tuple[int, int], CellEstimates] = {}
 
@@ -107,7 +108,7 @@ class ClassSums:
             return None
         key, scale = (classes.start, classes.stop), self._plan.privacy.mechanism.count_scale
         if key not in self._estimates:
-            variance = (classes.stop - classes.start) * noise_variance(self._plan, self._submissions)
+            variance = (classes.stop - classes.start) * noise_variance(self._plan, self._draws)
             count = (float(self._counts[classes].sum()) / scale, scale) if self._counts is not None and scale else None
             self._estimates[key] = family.estimates(self.of(classes), noise_variance=variance, count=count)
         return self._estimates[key]
@@ -117,18 +118,16 @@ class ClassSums:
 Prepared = Tally | ClassSums | None
 
 
-def prepare(
-    plan: Plan, counters: Counters, counts: Counters | None = None, *, submissions: int | None = None
-) -> Prepared:
+def prepare(plan: Plan, counters: Counters, counts: Counters | None = None, *, draws: float | None = None) -> Prepared:
     """What answers to many queries share; the counters must not change afterwards. None where there is nothing.
 
     Args:
         plan: Of the release.
         counters: (classes, shape...) int64, noised; of reports (1, R, outputs).
         counts: Count counters: the cells of a partition are then consistent with the number of records, too.
-        submissions: Of a secure sum or of silos, see :func:`noise_variance`.
+        draws: See :func:`noise_variance`.
     """
-    return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(plan, counters, counts, submissions)
+    return estimation.tally(plan, counters) if _of_reports(plan) else ClassSums(plan, counters, counts, draws)
 
 
 def kernel_sum(
@@ -138,7 +137,7 @@ def kernel_sum(
     *,
     label: str | None = None,
     groups: int | None = None,
-    submissions: int | None = None,
+    draws: float | None = None,
     prepared: Prepared = None,
 ) -> Answer:
     """Estimates of Σ k(x, q) over all records, or over those of one class.
@@ -149,7 +148,7 @@ def kernel_sum(
         queries: (m, d), or m sets.
         label: Of the class; None: all of them together, whose noise adds up.
         groups: The median of the means of so many groups of rows, instead of the mean.
-        submissions: Of a secure sum or of silos, see :func:`noise_variance`.
+        draws: See :func:`noise_variance`.
         prepared: What :func:`prepare` computed of the same counters.
 
     Raises:
@@ -159,30 +158,64 @@ def kernel_sum(
     if _of_reports(plan):
         return estimation.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
     chosen = classes_of(plan, label)
-    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, submissions=submissions)
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, draws=draws)
     estimates = sums.estimates(chosen) if groups is None else None
     if estimates is not None and (found := estimates.answer(queries)) is not None:
         return found
-    variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws)
     return plan.family.answer(sums.of(chosen), queries, noise_variance=variance, groups=groups)
 
 
-def noise_variance(plan: Plan, submissions: int | None = None) -> float:
+def noise_variance(plan: Plan, draws: float | None = None) -> float:
     """The variance of the noise on one counter.
 
     Args:
         plan: Of the release.
-        submissions: How many clients are in it, in mode ``secure``: each drew a share of 1/h of the noise, so that 0
-            of them left none. In mode ``local`` each drew all of it. None: all noise was drawn whole, or as exactly h
-            shares, the least that a sum may have.
+        draws: In variances of one draw of the plan's noise (:attr:`hushsum.Release.draws`). None: one draw, which a
+            secure sum has of exactly h shares, the least that there may be; of cumulative releases that of the step
+            with the most noise.
 
     Raises:
         GuaranteeError: The plan's counters are of reports, to which no noise is added.
     """
-    variance, h = plan.privacy.mechanism.noise_variance, plan.privacy.mechanism.honest_survivors
-    if submissions is None or (h is None and plan.privacy.local is None):
-        return variance
-    return variance * submissions / (h or 1)
+    cumulation = plan.privacy.cumulation
+    if draws is None:
+        draws = 1.0 if cumulation is None else cumulation.worst_variance
+    return plan.privacy.mechanism.noise_variance * draws
+
+
+def draws_of(plan: Plan, submissions: int) -> float | None:
+    """What :func:`noise_variance` takes of so many clients.
+
+    In a secure sum each drew a share of 1/h of the noise, so that 0 of them left none; in mode ``local`` all of it.
+    None where clients draw no noise.
+    """
+    h = plan.privacy.mechanism.honest_survivors
+    return None if h is None and plan.privacy.local is None else submissions / (h or 1)
+
+
+def noise_covariance(plan: Plan, first: int, second: int) -> float:
+    """The covariance of the noise that two cumulative releases have on the same counter, in variances of one draw.
+
+    The difference of the releases of steps a < b is the sketch of the windows after a up to b, with noise of variance
+    cov(a, a) − 2·cov(a, b) + cov(b, b), in the unit of :attr:`hushsum.Release.draws`. Rounding to integers is in it.
+
+    Args:
+        plan: Of cumulative releases.
+        first: A step, from 1 to the plan's horizon.
+        second: Another, or the same.
+
+    Raises:
+        GuaranteeError: The plan has no cumulative releases.
+        ValueError: No such step.
+    """
+    cumulation = plan.privacy.cumulation
+    if cumulation is None:
+        raise GuaranteeError(f"plan {plan.name!r} has tumbling windows, whose noise is independent")
+    covariance = cumulation.covariance(first, second)
+    if first == second and plan.privacy.mechanism.name == DISCRETE_GAUSSIAN:
+        covariance += 1 / (12 * plan.privacy.mechanism.noise_variance)  # of rounding a sum of finer noise
+    return covariance
 
 
 def count(
@@ -214,9 +247,9 @@ def count(
 
 
 def count_std_error(
-    plan: Plan, *, label: str | None = None, submissions: int | None = None, counters: Counters | None = None
+    plan: Plan, *, label: str | None = None, draws: float | None = None, counters: Counters | None = None
 ) -> float:
-    """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, see :func:`noise_variance`).
+    """The standard error of :func:`count`, from the mechanism alone (and ``draws``, see :func:`noise_variance`).
 
     With ``counters`` it is that of the count with them; their values tell it of reports alone, where it is 0 but for
     one class. Of a plan without count counters it is the same without them.
@@ -224,11 +257,11 @@ def count_std_error(
     if _of_reports(plan):
         return 0.0 if label is None else estimation.count_std_error(plan, _given(counters), label=label)
     chosen, scale = classes_of(plan, label), plan.privacy.mechanism.count_scale
-    variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws)
     if not scale:
         return math.sqrt(variance * plan.family.record_rows.count)
     counts = np.zeros(plan.count_counters, np.int64)  # whose values tell no variance
-    if (cells := _cells(plan, counts, label, counters, None, submissions)) is not None:
+    if (cells := _cells(plan, counts, label, counters, None, draws)) is not None:
         return math.sqrt(cells.total_variance)
     return math.sqrt(variance) / scale
 
@@ -241,7 +274,7 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     *,
     label: str | None = None,
     groups: int | None = None,
-    submissions: int | None = None,
+    draws: float | None = None,
     prepared: Prepared = None,
 ) -> Answer:
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
@@ -252,24 +285,24 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     """
     if _of_reports(plan):
         return estimation.density(plan, counters, queries, label=label, groups=groups, tally=_tally(prepared))
-    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, draws)
     estimates = sums.estimates(classes_of(plan, label))
     if groups is None and estimates is not None and (shares := estimates.shares(queries)) is not None:
         return shares
     if estimates is None or (cells := estimates.cells) is None:
-        of_n = count_std_error(plan, label=label, submissions=submissions)
+        of_n = count_std_error(plan, label=label, draws=draws)
         of_rows = None if plan.privacy.mechanism.count_scale else counters
         n = count(plan, counts, label=label, counters=of_rows, prepared=prepared)
     else:
         n, of_n = cells.total, math.sqrt(cells.total_variance)
     records = max(n, 1.0)
-    answer = kernel_sum(
-        plan, counters, queries, label=label, groups=groups, submissions=submissions, prepared=prepared
-    ).over(records)
+    answer = kernel_sum(plan, counters, queries, label=label, groups=groups, draws=draws, prepared=prepared).over(
+        records
+    )
     std_error = np.hypot(answer.std_error, answer.value * (of_n / records))
     if not plan.privacy.mechanism.count_scale and answer.spread == "noise":
         chosen = classes_of(plan, label)
-        noise = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
+        noise = (chosen.stop - chosen.start) * noise_variance(plan, draws)
         shared = answer.value * (2.0 * plan.family.records_covariance(noise) / records**2)
         std_error = np.sqrt(np.maximum(np.square(std_error) - shared, 0.0))
     return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
@@ -289,11 +322,11 @@ def _cells(
     label: str | None,
     counters: Counters | None,
     prepared: Prepared,
-    submissions: int | None = None,
+    draws: float | None = None,
 ) -> "ConsistentCells | None":
     if counters is None:
         return None
-    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, submissions)
+    sums = prepared if isinstance(prepared, ClassSums) else ClassSums(plan, counters, counts, draws)
     estimates = sums.estimates(classes_of(plan, label))
     return None if estimates is None else estimates.cells
 
@@ -323,21 +356,21 @@ def classes_of(plan: Plan, label: str | None) -> slice:
     return slice(index, index + 1)
 
 
-def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
+def noise_std_error(plan: Plan, draws: float | None = None) -> float:
     """The part of an answer's standard error that is noise, from the plan alone; of one class, where it has classes.
 
-    In mode ``secure`` it is that of a sum with exactly h survivors, the least that there can be, unless ``submissions``
-    says how many: more survivors add noise.
+    In mode ``secure`` it is that of a sum with exactly h survivors, the least that there can be, unless ``draws`` says
+    otherwise: more survivors add noise.
 
     For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (RACE,
     Theorem 3.4); with δ above 0 it is √((1 + c²/R)/(2ρ)), which does not.
 
-    Of reports ``submissions`` is their number, by default 1: it goes as its root. It is that of the choice of a row and
+    Of reports ``draws`` is their number, by default 1: it goes as its root. It is that of the choice of a row and
     of the response, far from all records.
     """
     if _of_reports(plan):
-        return estimation.noise_std_error(plan, 1 if submissions is None else submissions)
-    return math.sqrt(plan.family.answer_variance(noise_variance(plan, submissions)))
+        return estimation.noise_std_error(plan, 1 if draws is None else round(draws))
+    return math.sqrt(plan.family.answer_variance(noise_variance(plan, draws)))
 
 
 def _of_reports(plan: Plan) -> bool:

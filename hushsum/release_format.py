@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hushsum import canonical, zstd_frame
 from hushsum.errors import CanonicalError, PlanError, ReleaseError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
-from hushsum.privacy.events import IN_PROCESS, TUMBLING
+from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, TUMBLING
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.schema import Table
 
@@ -39,13 +39,15 @@ class Header:
     """What a file says of itself beside its plan and its guarantee.
 
     Attributes:
-        kind: ``tumbling`` or ``in-process``.
-        window: Of a tumbling release; None otherwise.
+        kind: ``tumbling``, ``cumulative`` or ``in-process``.
+        window: Of a tumbling release; of a cumulative one the last window; None otherwise.
         shape: Of the counters: (classes, shape of the family...).
         accounted: Whether a ledger was charged.
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
         cohorts: Of how many cohorts it is; None but in mode ``secure``.
         shuffled: Whether all its reports came through a shuffler.
+        step: Of a cumulative release: its number in the sequence, from 1 on; None otherwise.
+        first_window: Of a cumulative release: the first window of the sequence; None otherwise.
     """
 
     kind: str
@@ -55,6 +57,8 @@ class Header:
     submissions: int | None = None
     cohorts: int | None = None
     shuffled: bool = False
+    step: int | None = None
+    first_window: int | None = None
 
 
 def encode(plan: Plan, header: Header, values: Counters) -> bytes:
@@ -72,8 +76,9 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
         "item_bytes": item_bytes,
         "accounting": _ACCOUNTING[header.accounted],
     }
-    if header.window is not None:
-        fields["window"] = header.window
+    for key in ("window", "step", "first_window"):
+        if (number := getattr(header, key)) is not None:
+            fields[key] = number
     for key in _SECURE:
         if (number := getattr(header, key)) is not None:
             fields[key] = number
@@ -119,8 +124,12 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
 
 
 def _header(table: Table) -> tuple[Header, int]:
-    kind = table.choice("kind", built=(TUMBLING, IN_PROCESS))
-    window = table.integer("window", low=-canonical.INTEGER_LIMIT) if kind == TUMBLING else None
+    kind = table.choice("kind", built=(TUMBLING, CUMULATIVE, IN_PROCESS))
+    window = table.integer("window", low=-canonical.INTEGER_LIMIT) if kind != IN_PROCESS else None
+    step, first_window = None, None
+    if kind == CUMULATIVE:
+        step = table.integer("step", low=1)
+        first_window = table.integer("first_window", low=-canonical.INTEGER_LIMIT)
     shape = table.value("shape")
     if not isinstance(shape, list):
         raise PlanError("header.shape", shape, "a list of integers")
@@ -131,7 +140,8 @@ def _header(table: Table) -> tuple[Header, int]:
     submissions, cohorts = (table.integer(key, low=0) if table.has(key) else None for key in _SECURE)
     shuffled = table.has(_SHUFFLED) and table.integer(_SHUFFLED, low=1, high=1) == 1
     table.finish()
-    return Header(kind, window, tuple(shape), accounted, submissions, cohorts, shuffled), item_bytes
+    about = (submissions, cohorts, shuffled, step, first_window)
+    return Header(kind, window, tuple(shape), accounted, *about), item_bytes
 
 
 def check_header(plan: Plan, header: Header) -> None:
@@ -140,11 +150,29 @@ def check_header(plan: Plan, header: Header) -> None:
     Raises:
         ReleaseError: With what came and what was expected.
     """
-    if (header.window is None) != (header.kind != TUMBLING):
-        raise ReleaseError(f"a {header.kind} release of window {header.window}: a window belongs to kind 'tumbling'")
+    if (header.window is None) != (header.kind == IN_PROCESS):
+        raise ReleaseError(
+            f"a {header.kind} release of window {header.window}: a window belongs to kind 'tumbling' or 'cumulative'"
+        )
+    _check_sequence(plan, header)
     if header.shuffled and not plan.privacy.shuffle_min:
         raise ReleaseError("a shuffled release of a plan without a shuffler")
     _check_numbers(plan, header)
+
+
+def _check_sequence(plan: Plan, header: Header) -> None:
+    horizon = plan.window.horizon
+    if (header.kind == CUMULATIVE) != (horizon is not None):
+        raise ReleaseError(f"a {header.kind} release of a plan with window.release {plan.window.kind!r}")
+    step, first, last = header.step, header.first_window, header.window
+    if horizon is None:
+        if step is not None or first is not None:
+            raise ReleaseError(f"step {step} from window {first} in a {header.kind} release, expected neither")
+        return
+    if step is None or first is None or last is None or not 1 <= step <= min(horizon, last - first + 1):
+        raise ReleaseError(
+            f"step {step} of windows {first} to {last}, expected at most one step a window and {horizon} in all"
+        )
 
 
 def _check_numbers(plan: Plan, header: Header) -> None:

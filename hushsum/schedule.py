@@ -8,6 +8,11 @@ from typing import Final
 from hushsum.errors import PlanError
 from hushsum.schema import Table
 
+#: What a release is of: one window, or all windows so far.
+TUMBLING: Final = "tumbling"
+CUMULATIVE: Final = "cumulative"
+#: The most outcomes of a cumulative sequence.
+HORIZON_MAX: Final = 10**6
 _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _DURATION: Final = re.compile(r"([0-9]{1,15})(d|h|m|s|ms)")
 _EPOCH_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -35,6 +40,8 @@ class Schedule:
         min_reports: A window with fewer reports is withheld, in plans of reports alone; 0: every window is released.
         late: ``drop``: a delta that comes after its window's seal counts nowhere; ``next``: its device binds it anew to
             the next open window.
+        horizon: How many outcomes of a cumulative sequence ε covers; None: each window is released alone.
+        windows_per_client: In how many windows of a cumulative sequence a client may be, for unit ``client`` alone.
     """
 
     length_ms: int
@@ -43,6 +50,8 @@ class Schedule:
     min_clients: int = 0
     min_reports: int = 0
     late: str = DROP
+    horizon: int | None = None
+    windows_per_client: int | None = None
 
     @classmethod
     def from_table(cls, table: Table) -> "Schedule":
@@ -55,29 +64,52 @@ class Schedule:
         epoch = _epoch(table)
         lateness = duration(table, "lateness", "5m", low_ms=0)
         table.choice("time", built=["event"], known=["arrival"], default="event")
-        table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
+        cumulative = table.choice("release", built=[TUMBLING, CUMULATIVE], default=TUMBLING) == CUMULATIVE
         min_clients = table.integer("min_clients", low=0, default=0)
         min_reports = table.integer("min_reports", low=0, default=0)
         late = table.choice("late", built=[DROP, NEXT], default=DROP)
+        horizon, windows = _sequence(table, cumulative=cumulative)
         table.finish()
-        return cls(length, epoch, lateness, min_clients, min_reports, late)
+        return cls(length, epoch, lateness, min_clients, min_reports, late, horizon, windows)
 
     def to_fields(self) -> dict[str, object]:
-        """Every key of ``[window]``, canonical; ``min_reports`` and ``late`` only where they are set."""
+        """Every key of ``[window]``, canonical; ``min_reports``, ``late`` and those of a sequence only where set."""
         epoch = datetime.fromtimestamp(self.epoch_ms // 1000, UTC)
         fields: dict[str, object] = {
             "length": duration_text(self.length_ms),
             "epoch": epoch.strftime(_EPOCH_FORM),
             "lateness": duration_text(self.lateness_ms),
             "time": "event",
-            "release": "tumbling",
+            "release": self.kind,
             "min_clients": self.min_clients,
         }
         if self.min_reports:
             fields["min_reports"] = self.min_reports
         if self.late != DROP:
             fields["late"] = self.late
+        for key in ("horizon", "windows_per_client"):
+            if (value := getattr(self, key)) is not None:
+                fields[key] = value
         return fields
+
+    @property
+    def kind(self) -> str:
+        """``tumbling``: a release is of one window; ``cumulative``: of all windows so far."""
+        return TUMBLING if self.horizon is None else CUMULATIVE
+
+    def check_sequence(self, *, central: bool) -> None:
+        """Refuses a cumulative sequence where windows are withheld, or where no aggregator has exact counters.
+
+        Raises:
+            PlanError: ``release`` or ``min_clients`` does not go with it.
+        """
+        if self.horizon is None:
+            return
+        if not central:
+            raise PlanError("window.release", CUMULATIVE, f"{TUMBLING!r}: only mode 'central' has a cumulative noise")
+        if self.min_clients:
+            expected = f"0 with window.release {CUMULATIVE!r}: no outcome of a sequence is withheld"
+            raise PlanError("window.min_clients", self.min_clients, expected)
 
     def check_late(self) -> None:
         """Refuses late deltas of another window where what a device has sent for a window is spent.
@@ -161,6 +193,24 @@ class Schedule:
     def end_ms(self, index: int) -> int:
         """The first millisecond after a window."""
         return self.start_ms(index + 1)
+
+
+#: Every key of ``[window]`` left out.
+HOURLY: Final = Schedule(_UNITS_MS["h"], 0, 5 * _UNITS_MS["m"])
+
+
+def _sequence(table: Table, *, cumulative: bool) -> tuple[int | None, int | None]:
+    """``horizon`` and ``windows_per_client`` of a cumulative sequence; None both where there is none."""
+    if not cumulative:
+        for key in ("horizon", "windows_per_client"):
+            if table.has(key):
+                expected = f"no value: only for window.release {CUMULATIVE!r}"
+                raise PlanError(table.name(key), table.value(key), expected)
+        return None, None
+    horizon = table.integer("horizon", low=1, high=HORIZON_MAX)
+    if not table.has("windows_per_client"):
+        return horizon, None
+    return horizon, table.integer("windows_per_client", low=1, high=horizon)
 
 
 def duration(table: Table, key: str, default: str, *, low_ms: int) -> int:

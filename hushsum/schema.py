@@ -69,16 +69,16 @@ class Table:
             raise PlanError(self.name(key), value, "a list of tables")
         return tuple(Table(item, self.name(f"{key}[{index}]")) for index, item in enumerate(value))
 
-    def integers(self, key: str, *, low: int, high: int) -> tuple[int, ...]:
-        """A list of at least one integer within [low, high], rising."""
-        expected = f"a list of rising integers from {low} to {high}"
+    def integers(self, key: str, *, low: int, high: int, rising: bool = True) -> tuple[int, ...]:
+        """A list of at least one integer within [low, high], rising unless told otherwise."""
+        expected = f"a list of {'rising ' if rising else ''}integers from {low} to {high}"
         value = self._take(key, Missing.MISSING, expected)
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
             raise PlanError(self.name(key), value, expected)
         for item in value:
             if isinstance(item, bool) or not isinstance(item, int | np.integer) or not low <= item <= high:
                 raise PlanError(self.name(key), value, expected)
-        if any(after <= before for before, after in pairwise(value)):
+        if rising and any(after <= before for before, after in pairwise(value)):
             raise PlanError(self.name(key), value, expected)
         return tuple(int(item) for item in value)
 

@@ -342,7 +342,7 @@ class Statistics:
         family = _grid(release)
         self.release, self.label = release, label
         self._chosen = query.classes_of(plan, label)
-        estimates = query.ClassSums(plan, release.counters, release.counts, release.submissions).estimates(self._chosen)
+        estimates = query.ClassSums(plan, release.counters, release.counts, release.draws).estimates(self._chosen)
         assert estimates is not None, "the family is partition"
         cells, grid = estimates.direct_cells(), family.tables.grid
         assert grid is not None, "the cells are those of a grid"

@@ -231,6 +231,7 @@ def _print(advice: "Advice | ReportAdvice", plot: Path | None) -> None:
         *local_advice.of_advice(advice),
         *_best(advice),
         *_useful(advice),
+        *_sequence(advice),
         *_caveats(advice),
     ]
     print_pairs([*pairs, ("plot", f"written to {plot}")] if plot else pairs, title=f"advice for {advice.plan.name}")
@@ -364,6 +365,13 @@ def _useful(advice: "Advice") -> Iterator[tuple[str, str]]:
                 "record, so choose records_per_client no larger than needed"
             ),
         )
+
+
+def _sequence(advice: "Advice") -> Iterator[tuple[str, str]]:
+    """What a bound on the windows of a client costs in a cumulative sequence."""
+    sequence = advice.plan.privacy.cumulation
+    if sequence is not None and (text := sequence.windows_text()):
+        yield "clients", text
 
 
 def _caveats(advice: "Advice") -> Iterator[tuple[str, str]]:

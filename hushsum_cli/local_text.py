@@ -51,7 +51,7 @@ def noise_line(plan: "Plan") -> str:
     assert local is not None
     answer = "answer for one class" if plan.classes else "answer"
     if local.reports:
-        each = query.noise_std_error(plan, submissions=_MANY) / sqrt(_MANY)
+        each = query.noise_std_error(plan, draws=_MANY) / sqrt(_MANY)
         return (
             f"± {each:,.4g} × √n records per {answer} far from all n records, from randomisation: "
             f"± {each * sqrt(_MANY):,.0f} for {_MANY:,}"
@@ -59,7 +59,7 @@ def noise_line(plan: "Plan") -> str:
     drawn = f"{mechanism.name}, scale {real_text(mechanism.scale)} on every counter"
     if plan.guarantee.rho is not None:
         drawn = f"{mechanism.name}, standard deviation {mechanism.noise().std:,.4g} on every counter"
-    one = query.noise_std_error(plan, submissions=1)
+    one = query.noise_std_error(plan, draws=1)
     return f"{drawn} of every device: ± {one:,.4g} × √devices records per {answer}, ± {10 * one:,.4g} for 100 devices"
 
 

@@ -163,6 +163,7 @@ def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") 
         ("noise", _noise(made)),
         *_count(made),
         *_clients(made),
+        *_sequence(made),
         ("budget", _budget(made)),
         ("ledger", _charge(made)),
         ("window", _keys(made.window.to_fields())),
@@ -273,7 +274,8 @@ def _promise(made: "Plan") -> str:
     bound = "" if guarantee.records_per_client is None else f" (at most {guarantee.records_per_client} records)"
     delta = f", δ = {numeral(guarantee.delta, up=True)}" if guarantee.delta else ""
     return (
-        f"ε = {numeral(guarantee.epsilon, up=True)}{delta} per {guarantee.unit}{bound} and window, {guarantee.relation}"
+        f"ε = {numeral(guarantee.epsilon, up=True)}{delta} per {guarantee.unit}{bound} and "
+        f"{'window' if made.privacy.cumulation is None else 'sequence'}, {guarantee.relation}"
     )
 
 
@@ -293,7 +295,7 @@ def _count(made: "Plan") -> Iterator[tuple[str, str]]:
     if made.count_counters:
         return
     each = " per client" if made.privacy.is_silo else ""
-    error = count_std_error(made, submissions=1 if made.privacy.is_silo else None)
+    error = count_std_error(made, draws=1 if made.privacy.is_silo else None)
     yield "count", f"no count counter: the sums of rows tell the number of records, ± {error:,.4g}{each}"
 
 
@@ -301,9 +303,10 @@ def _mechanism(made: "Plan") -> str:
     from hushsum.canonical import real_text
 
     mechanism, rho = made.privacy.mechanism, made.guarantee.rho
+    where = "on every counter" if mechanism.factorisation is None else "in each draw of a counter"
     if rho is None:
-        return f"{mechanism.name}, scale {real_text(mechanism.scale)} on every counter"
-    zcdp = f"standard deviation {mechanism.noise().std:,.4g} on every counter ({float(rho):.4g}-zCDP)"
+        return f"{mechanism.name}, scale {real_text(mechanism.scale)} {where}"
+    zcdp = f"standard deviation {mechanism.noise_variance**0.5:,.4g} {where} ({float(rho):.4g}-zCDP)"
     return f"{mechanism.name}, {zcdp}"
 
 
@@ -323,6 +326,19 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
         yield "withheld", f"windows with fewer than {least:,} clients, by {by}"
 
 
+def _sequence(made: "Plan") -> Iterator[tuple[str, str]]:
+    """What releases of all windows so far cost."""
+    sequence = made.privacy.cumulation
+    if sequence is None:
+        return
+    yield (
+        "releases",
+        f"cumulative: one guarantee for {sequence.horizon:,} outcomes; the noise above is that of the worst one",
+    )
+    if text := sequence.windows_text():
+        yield "clients", text
+
+
 def _budget(made: "Plan") -> str:
     from hushsum.privacy.exact_numbers import numeral
 
@@ -336,6 +352,11 @@ def _charge(made: "Plan") -> str:
     from hushsum.privacy.statement import cost_text
     from hushsum.releases import spend_of
 
+    if made.privacy.cumulation is not None:
+        spend = spend_of(made, kind="cumulative", window=None)
+        cost = Account(made.privacy.limits).recorded(spend).cost
+        assert cost is not None, "a plan whose limits do not pay for its sequence is refused"
+        return f"the whole sequence is charged {cost_text(cost)}, once"
     spend = spend_of(made, kind="tumbling", window=0)
     account = Account(made.privacy.limits)
     cost = account.recorded(spend).cost

@@ -131,7 +131,7 @@ def _counts(release: "Release") -> _Counts:
 
     def error(label: str | None = None) -> float:
         counters = release.counters  # of reports they tell how many are of a class, of cells how many in all
-        return count_std_error(release.plan, label=label, submissions=release.submissions, counters=counters)
+        return count_std_error(release.plan, label=label, draws=release.draws, counters=counters)
 
     of_classes = ((label, release.count_of(label), error(label)) for label in release.plan.classes)
     return _Counts(release.count, error(), tuple(of_classes))

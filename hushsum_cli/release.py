@@ -491,7 +491,7 @@ def show(*, file: Path, as_json: bool) -> None:
     shown = hushsum.load(file)
     count, error = (
         shown.count,
-        query.count_std_error(shown.plan, submissions=shown.submissions, counters=shown.counters),
+        query.count_std_error(shown.plan, draws=shown.draws, counters=shown.counters),
     )
     if as_json:
         about = {"plan": shown.plan.name, "plan_id": shown.plan.hex_id, "kind": shown.kind, "window": shown.window}

@@ -213,6 +213,7 @@ class StoredFold:
             forgotten_through=forgotten,
             streams={key: data for key, data in streams.items() if self._last_windows[key] > forgotten},
             contributions={key: n for key, n in contributions.items() if key.window > forgotten},
+            client_windows={**old.client_windows, **change.client_windows},
         )
         self.verdicts += change.verdicts
 
@@ -233,6 +234,7 @@ class StoredFold:
             windows,
             dict(state.streams),
             dict(state.contributions),
+            dict(state.client_windows),
         )
 
 
@@ -313,9 +315,11 @@ class MemoryStore(Store):
     async def signed_plan(self, plan_id: bytes) -> SignedPlan | None:
         return self.signed
 
-    async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
+    async def open_windows(self, plan_id: bytes, first: int, last: int, *, horizon: int | None = None) -> None:
         for window in range(max(first, self.first), last + 1):
-            self.states_by_window.setdefault(window, WindowState.OPEN)
+            skipped = [*self.states_by_window.values()].count(WindowState.SKIPPED)
+            if horizon is None or len(self.states_by_window) - skipped < horizon:
+                self.states_by_window.setdefault(window, WindowState.OPEN)
 
     async def windows(self, plan_id: bytes) -> dict[int, str]:
         return dict(sorted(self.states_by_window.items()))

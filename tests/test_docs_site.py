@@ -140,6 +140,7 @@ OUTSIDE: dict[tuple[str, str], tuple[str, tuple[object, ...]]] = {
     ("privacy.mechanism", "clients_scale"): ("compiled", (0,)),
     ("privacy.secure", "corrupt_clients"): ("mode `secure`, with a pool", (-1, ...)),
     ("privacy.secure", "pool"): ("mode `secure`, with a pool", (100, 1_000_001, ...)),
+    ("window", "windows_per_client"): ("cumulative, unit `client`", (0, 101, ...)),
     ("privacy.local", "randomiser"): ("mode `local`, reports of `fourier`", ("k-rr", "projective")),
 }
 

@@ -14,7 +14,7 @@ from aggregator.store.store import Store
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
-from hushsum.privacy.events import TUMBLING
+from hushsum.privacy.events import CUMULATIVE
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.statement import account_told
 from hushsum.releases import spend_of
@@ -186,8 +186,10 @@ class Admin:
 
     def _statement(self, account: Account, newest: Sequence[tuple[int, str]]) -> str:
         """The ledger in plain words, and how many more windows of this plan it pays for."""
+        kind = self._plan.window.kind
         window = newest[0][0] + 1 if newest else 1
-        return account_told(account, next_spend=spend_of(self._plan, kind=TUMBLING, window=window))
+        next_spend = spend_of(self._plan, kind=kind, window=None if kind == CUMULATIVE else window)
+        return account_told(account, next_spend=next_spend)
 
 
 def _stopped_text(why: str, sealed: int) -> str:

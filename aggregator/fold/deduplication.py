@@ -25,7 +25,12 @@ STREAM_FORMAT: Final = 1
 
 # Stored numbers, never reused: what the fold said of a remembered id. 0 is counted; only refusals that depend on what
 # came before are remembered, for any other is found again in the bytes alone.
-_CODES: Final[dict[Reason | None, int]] = {None: 0, Reason.TOO_MANY_RECORDS: 1, Reason.SECOND_DELTA: 2}
+_CODES: Final[dict[Reason | None, int]] = {
+    None: 0,
+    Reason.TOO_MANY_RECORDS: 1,
+    Reason.SECOND_DELTA: 2,
+    Reason.TOO_MANY_WINDOWS: 3,
+}
 _REASONS: Final = {code: reason for reason, code in _CODES.items()}
 
 _SLOT: Final = struct.Struct(">8sqB")  # digest, window, code

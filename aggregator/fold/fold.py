@@ -32,6 +32,7 @@ import numpy.typing as npt
 from aggregator.fold.deduplication import REFUSALS, Observation, StreamState, StreamTable, recall
 from aggregator.fold.state import (
     Checkpoint,
+    ClientWindows,
     ContributionTable,
     FoldMark,
     FoldState,
@@ -135,6 +136,7 @@ class Fold:
         self._kind, self._is_anonymous = kind_counted(plan), plan.privacy.reports is not None
         self._is_silo = plan.privacy.is_silo
         self._shuffle_min = plan.privacy.shuffle_min
+        self._windows_max = plan.window.windows_per_client
         self._counts_contributions = self._bound is not None or plan.window.min_clients > 0
         self.position = state.position
         self.closed_through = state.closed_through
@@ -144,6 +146,7 @@ class Fold:
         self._seals: list[int] = []  # until the checkpoint that stores them
         self._streams = StreamTable(state.streams)
         self._contributions = ContributionTable(state.contributions)
+        self._client_windows = ClientWindows(state.client_windows)
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = self.mark
         self._reader = reader_of(plan)
@@ -195,6 +198,7 @@ class Fold:
             contributions=self._contributions.take_changed(),
             verdicts=tuple(self._retained or ()),
             seals=tuple(self._seals),
+            client_windows=self._client_windows.take_changed(),
         )
         self._seals.clear()
         if self._retained is not None:
@@ -229,6 +233,13 @@ class Fold:
     def contributed(self, client_id: str, window: int) -> int:
         """Records of a client that are counted in a window: they grow until it is forgotten. 0 if none are counted."""
         return self._contributions.get(window, client_id)
+
+    def is_barred(self, client_id: str, window: int) -> bool:
+        """Whether a client is counted in as many windows as the plan allows, and not in this one."""
+        most = self._windows_max
+        if most is None or self._contributions.get(window, client_id):
+            return False
+        return self._client_windows.get(client_id) >= most
 
     def _run(
         self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
@@ -321,13 +332,14 @@ class Fold:
             of = self._window(self._current)
             window = (1, self._current, of.counters.reshape(-1), of.counts, of.touched)
         bound = -1 if self._bound is None else self._bound
+        firsts = int(self._windows_max is not None)
         stopped: tuple[int, int] = loops.fold(
             first,
             last,
             (batch.states, batch.headers, batch.spans, batch.ready, signs),
             (rows[0], streams.heads, streams.slots, streams.used),
             (rows[1], records),
-            (self.closed_through, int(self._counts_contributions), bound, self._count_scale),
+            (self.closed_through, int(self._counts_contributions), bound, self._count_scale, firsts),
             window,
             codes,
         )
@@ -411,6 +423,10 @@ class Fold:
         counted = self._contributions.get(window, entry.client_id)
         if self._bound is not None and counted + delta.records > self._bound:
             return Reason.TOO_MANY_RECORDS
+        if self._windows_max is not None and not counted:
+            if self.is_barred(entry.client_id, window):
+                return Reason.TOO_MANY_WINDOWS
+            self._client_windows.add(entry.client_id)
         if self._counts_contributions:
             self._contributions.add(window, entry.client_id, delta.records)
         self._window(window).add(delta, self._count_scale)

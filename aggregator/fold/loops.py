@@ -162,7 +162,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
     read: tuple[Bytes, Int64, Int64, Int32, Int64],
     streams: tuple[Int64, Int64, Int64, Int64],
     contributions: tuple[Int64, Int64],
-    rules: tuple[int, int, int, int],
+    rules: tuple[int, int, int, int, int],
     window: tuple[int, int, Int64, Int64, Bools],
     outcomes: Bytes,
 ) -> tuple[int, int]:
@@ -176,14 +176,14 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
             :class:`aggregator.fold.deduplication.StreamTable`.
         contributions: Rows (n,), and (records or −1, whether changed) by row; neither is read if they are not counted.
         rules: Windows up to which are closed; whether contributions are counted; the bound or −1; what a record
-            adds to the count counter.
+            adds to the count counter; whether the first delta of a client in a window is not usual.
         window: Whether there is one, which, its counters, flat, its count counters, and the blocks it touched.
         outcomes: (n,) to be written.
     """
     states, headers, spans, ready, digests = read
     rows, heads, slots, used = streams
     contribution_rows, records = contributions
-    closed, counted, bound, scale = rules
+    closed, counted, bound, scale, firsts = rules
     is_open, current, counters, counts, touched = window
     for i in range(first, last):
         row, sequence, of = rows[i], headers[i, 0], headers[i, 1]
@@ -197,6 +197,8 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
             continue
         if not is_open or of != current:
             return i, OTHER_WINDOW
+        if firsts and records[contribution_rows[i], 0] <= 0:
+            return i, UNUSUAL
         if not _has_room(heads, row, slots, used, sequence):
             return i, NO_ROOM
         fits = not counted or _allows(records, contribution_rows[i], bound, spans[i, 2])

@@ -56,6 +56,7 @@ class FoldState:
         forgotten_through: Every window up to this one is forgotten, except that it is closed.
         contributions: Records by client and window, where the plan bounds them or asks for a number of clients; of a
             secure plan submissions, by cohort and window; of noised whole deltas 1, by client and window.
+        client_windows: In how many windows each client is counted, where the plan bounds that; never forgotten.
     """
 
     position: int = 0
@@ -64,6 +65,7 @@ class FoldState:
     windows: Mapping[int, WindowSum] = field(default_factory=dict)
     streams: Mapping[StreamKey, bytes] = field(default_factory=dict)
     contributions: Mapping[Contribution, int] = field(default_factory=dict)
+    client_windows: Mapping[str, int] = field(default_factory=dict)
 
 
 class FoldMark(NamedTuple):
@@ -102,6 +104,7 @@ class Checkpoint:
         verdicts: One verdict for each delta, where the service retains them; else none.
         seals: The windows that were closed by a seal of their own, and not by a later window's. Such a window was open
             even if a store that was restored from a backup does not know it.
+        client_windows: The changed numbers of windows by client (see :class:`FoldState`).
     """
 
     position: int
@@ -113,6 +116,7 @@ class Checkpoint:
     contributions: Mapping[Contribution, int]
     verdicts: tuple[Verdict, ...]
     seals: tuple[int, ...] = ()
+    client_windows: Mapping[str, int] = field(default_factory=dict)
 
 
 class OpenWindow:
@@ -293,3 +297,24 @@ class ContributionTable:
         kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
         self._rows = RowNumbers(self._rows.keys_of[row] for row in kept)
         self.records = grown(self.records[kept], len(kept), _NOT_CONTRIBUTED)
+
+
+class ClientWindows:
+    """In how many windows each client is counted; a window's data is forgotten, and these numbers are not."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = dict(counts)
+        self._changed: set[str] = set()
+
+    def get(self, client_id: str) -> int:
+        return self._counts.get(client_id, 0)
+
+    def add(self, client_id: str) -> None:
+        """Counts a client in one more window."""
+        self._counts[client_id] = self.get(client_id) + 1
+        self._changed.add(client_id)
+
+    def take_changed(self) -> dict[str, int]:
+        changed = {client_id: self._counts[client_id] for client_id in self._changed}
+        self._changed.clear()
+        return changed

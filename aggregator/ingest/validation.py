@@ -179,6 +179,8 @@ class ExactDeltas(AttributedDeltas):
             return
         if peek.contributed + records > self._bound:
             raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, id, self._plan))
+        if peek.is_barred:
+            raise RefusedError(of_fold(Reason.TOO_MANY_WINDOWS, id, self._plan))
 
 
 class SiloDeltas(AttributedDeltas):

@@ -42,6 +42,7 @@ class WindowTracker:
         self.first_window = first_window
         self._staleness = staleness
         self._known: dict[int, WindowState] = {}
+        self._beyond: int | None = None  # the first window that the store did not open because of the plan's horizon
 
     def state(self, window: int) -> WindowState | None:
         """The window's state as of the latest read of the store; None where no gateway had opened it."""
@@ -86,7 +87,8 @@ class WindowTracker:
         """Checks that a window takes deltas, or did.
 
         Raises:
-            RefusedError: The window is before the plan's first, beyond the clock and the skew, or was never open.
+            RefusedError: The window is before the plan's first, beyond the clock and the skew or the plan's horizon, or
+                was never open.
         """
         if window < self.first_window:
             detail = f"window {window}, expected {self.first_window} or later, the first window of the plan here"
@@ -94,6 +96,10 @@ class WindowTracker:
         state = self.state(window)
         if state is WindowState.OPEN:
             return
+        if state is None and self._beyond is not None and window >= self._beyond:
+            horizon = self._plan.window.horizon
+            detail = f"window {window}: the horizon of the plan is {horizon} outcomes, all of them of earlier windows"
+            raise RefusedError(Refusal.of(Reason.WINDOW_BEYOND_HORIZON, detail))
         accepted = self.accepted()
         if state is None and window >= accepted.stop:
             detail = f"window {window}, expected at most {accepted.stop - 1} by this clock and skew_s"
@@ -119,10 +125,14 @@ class WindowTracker:
 
     async def open_accepted(self) -> None:
         """Records that the windows that the clock allows are open here, where nothing is known of them yet."""
-        missing = [window for window in self.accepted() if window not in self._known]
+        horizon = self._plan.window.horizon
+        below = self.accepted().stop if self._beyond is None else self._beyond
+        missing = [window for window in self.accepted() if window not in self._known and window < below]
         if missing:
-            await self._store.open_windows(self._plan.id, min(missing), max(missing))
+            await self._store.open_windows(self._plan.id, min(missing), max(missing), horizon=horizon)
             await self.refresh(missing)
+            if horizon is not None:
+                self._beyond = min((window for window in missing if window not in self._known), default=None)
 
     async def ensure(self, windows: Collection[int]) -> None:
         """Makes sure that these windows are known, as far as the clock opens them: data opens none."""

@@ -18,6 +18,7 @@ and never fails because of it.
 
 import asyncio
 from collections.abc import Awaitable
+from functools import cached_property
 from typing import Final, TypeVar
 
 from aggregator.errors import (
@@ -32,16 +33,17 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
-from aggregator.model import NewEntry, SealedWindow, StoredOutcome
+from aggregator.model import NewEntry, ReservedStep, SealedWindow, StoredOutcome
 from aggregator.release.receipts import reconcile
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.windows import WindowBook, WindowState, due_ms
+from hushsum import cumulative
 from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.outcomes import Withheld, decide, decide_local
 from hushsum.plan import Plan
-from hushsum.privacy.events import TUMBLING, Spend
+from hushsum.privacy.events import CUMULATIVE, TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.releases import of_sums, spend_of
 from hushsum_proto.convert import entry_to_bytes
@@ -220,7 +222,7 @@ class Releaser:
         if book.states[window] is WindowState.SEALED:
             await self._draw(window)
         await self._publish_committed()
-        outcome = await self._store.outcome(self._plan.id, TUMBLING, window)
+        outcome = await self._store.outcome(self._plan.id, self._plan.window.kind, window)
         assert outcome is not None, "it was published above"
         self._erase_through(window)
         return outcome
@@ -242,22 +244,36 @@ class Releaser:
         if sealed is None:
             raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
         try:
-            with self._tracer.span("reserve", window=window):
-                digest = await self._runtime.blocking(sealed.digest)
-                key = await self._store.reserve_outcome(
-                    self._plan, TUMBLING, window, digest, self._entropy, fence=self._fence
-                )
-            with self._tracer.span("draw", window=window):
-                data, withheld = await self._runtime.blocking(compute_outcome, sealed, window, KeyedEntropy(key))
-            with self._tracer.span("commit outcome", window=window, bytes=len(data)):
-                await self._store.commit_outcome(
-                    self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld
-                )
+            if self._plan.window.kind == CUMULATIVE:
+                await self._draw_step(sealed, window)
+            else:
+                await self._draw_alone(sealed, window)
         except OutcomeExistsError:
             return  # another releaser has drawn and stored it
         except BudgetError as error:
             self._stop(f"window {window} stays sealed: {error}")
             raise ReleasingStoppedError(self._stopped) from error
+
+    async def _draw_alone(self, sealed: SealedWindow, window: int) -> None:
+        with self._tracer.span("reserve", window=window):
+            digest = await self._runtime.blocking(sealed.digest)
+            key = await self._store.reserve_outcome(
+                self._plan, TUMBLING, window, digest, self._entropy, fence=self._fence
+            )
+        with self._tracer.span("draw", window=window):
+            data, withheld = await self._runtime.blocking(compute_outcome, sealed, window, KeyedEntropy(key))
+        with self._tracer.span("commit outcome", window=window, bytes=len(data)):
+            await self._store.commit_outcome(self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld)
+
+    async def _draw_step(self, sealed: SealedWindow, window: int) -> None:
+        """The same for a plan of cumulative releases, whose windows are steps of one sequence."""
+        with self._tracer.span("reserve", window=window):
+            digest = await self._runtime.blocking(sealed.digest)
+            reserved = await self._store.reserve_step(self._plan, window, digest, self._entropy, fence=self._fence)
+        with self._tracer.span("draw", window=window):
+            data, state = await self._runtime.blocking(compute_step, sealed, window, reserved)
+        with self._tracer.span("commit outcome", window=window, bytes=len(data)):
+            await self._store.commit_step(self._plan, window, data, state, step=reserved.step, fence=self._fence)
 
     async def _catch_up(self) -> None:
         """Completes committed outcomes as far as possible now; `stopped` and the observer say what is left."""
@@ -298,11 +314,17 @@ class Releaser:
     async def _spend(self, outcome: StoredOutcome) -> Spend:
         """The charge of an outcome: its receipt proves no more."""
         plan, kind, window = self._plan, outcome.kind, outcome.window
+        if kind == CUMULATIVE:
+            return self._sequence_spend
         if plan.privacy.mode == CENTRAL:
             return spend_of(plan, kind=kind, window=window, withheld=outcome.withheld)
         unspent = spend_of(plan, kind=kind, window=window, entered=False)
         entered = unspent not in (await self._store.account(plan.privacy.population)).spends
         return spend_of(plan, kind=kind, window=window, entered=entered)
+
+    @cached_property
+    def _sequence_spend(self) -> Spend:
+        return spend_of(self._plan, kind=CUMULATIVE, window=None)
 
     def _announce(self, key: tuple[str, int]) -> StoredOutcome:
         outcome = self._unannounced.pop(key)
@@ -427,6 +449,17 @@ def compute_outcome(sealed: SealedWindow, window: int, entropy: Entropy) -> tupl
         return local.to_bytes(), isinstance(local, Withheld)
     outcome = decide(sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)
     return outcome.to_bytes(), isinstance(outcome, Withheld)
+
+
+def compute_step(sealed: SealedWindow, window: int, reserved: ReservedStep) -> tuple[bytes, bytes]:
+    """The bytes of a cumulative release, of all windows so far, and of the state after it."""
+    plan = sealed.sketch.plan
+    before = cumulative.initial(plan) if reserved.state is None else reserved.state
+    release, after = cumulative.step(
+        plan, before, sealed.sketch, window=window, sealed=reserved.sealed, entropy=KeyedEntropy(reserved.key)
+    )
+    assert release.step == reserved.step, "the state is that of the step before"
+    return release.to_bytes(), after
 
 
 async def _attempt(work: Awaitable[T], problems: list[str]) -> T | None:

@@ -67,8 +67,10 @@ async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: i
 
 
 async def is_spent(tx: Transaction, spend: Spend) -> bool:
-    """Whether a spend of this plan, kind and window is stored; its population must be locked."""
-    query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3'
+    """Whether a spend of this plan, kind and window, or without one, is stored; its population must be locked."""
+    # In SQL NULL = NULL is never true. SQLite has no IS NOT DISTINCT FROM before 3.39.
+    same = '("window" = $3 OR ("window" IS NULL AND $3 IS NULL))'
+    query = f"SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND {same}"  # noqa: S608  a constant alone is put in
     return await tx.fetch_row(query, spend.plan_id, spend.kind, spend.window) is not None
 
 

@@ -41,6 +41,7 @@ async def claim_partition(tx: Transaction, plan: Plan, partition: int, owner: st
     tallies = tx.rows(
         'SELECT "window", client_id, records FROM contributions WHERE plan = $1 AND partition = $2', *scope
     )
+    clients = tx.rows("SELECT client_id, windows FROM client_windows WHERE plan = $1 AND partition = $2", *scope)
     state = FoldState(
         position=position,
         closed_through=closed,
@@ -48,6 +49,7 @@ async def claim_partition(tx: Transaction, plan: Plan, partition: int, owner: st
         windows={window: await _sum(tx, plan, number, window, partition) for (window,) in open_windows},
         streams={StreamKey(client, int.from_bytes(stream, "big")): data async for client, stream, data in streams},
         contributions={Contribution(window, client): count async for window, client, count in tallies},
+        client_windows={client: count async for client, count in clients},
     )
     return ClaimedFold(fence, state)
 
@@ -275,6 +277,11 @@ async def _write_memory(tx: Transaction, plan: int, partition: int, change: Chec
         'INSERT INTO contributions (plan, partition, "window", client_id, records) VALUES ($1, $2, $3, $4, $5) '
         'ON CONFLICT (plan, partition, "window", client_id) DO UPDATE SET records = excluded.records',
         ((plan, partition, key.window, key.client_id, records) for key, records in change.contributions.items()),
+    )
+    await tx.execute_many(
+        "INSERT INTO client_windows (plan, partition, client_id, windows) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (plan, partition, client_id) DO UPDATE SET windows = excluded.windows",
+        ((plan, partition, client_id, count) for client_id, count in change.client_windows.items()),
     )
     await tx.execute_many(
         'INSERT INTO verdicts (plan, partition, position, kind, reason, client_id, stream, sequence, "window") '

@@ -1,15 +1,20 @@
 """Store operations of releasers: charges, keys, outcomes, receipts. Functions on a transaction."""
 
 import hashlib
+import hmac
 
 from aggregator.errors import OutcomeExistsError, StoreError
-from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
-from aggregator.store.charges import insert_spend, is_spent, spend_at_outcome, spend_fields
+from aggregator.model import Outcome, ReceiptsMark, ReservedStep, StoredOutcome
+from aggregator.store.charges import insert_spend, is_spent, locked_account, spend_at_outcome, spend_fields
 from aggregator.store.transaction import Transaction
 from aggregator.store.windows import check_lease, check_next_outcome, locked_plan, move, plan_number
 from aggregator.windows import WindowState
+from hushsum.cumulative import chained
 from hushsum.entropy import KEY_BYTES, Entropy
+from hushsum.errors import BudgetError
+from hushsum.labels import SEQUENCE_STEP
 from hushsum.plan import Plan
+from hushsum.privacy.events import CUMULATIVE
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
@@ -97,6 +102,101 @@ async def commit_outcome(
         )
         if changed != 1:
             raise StoreError(f"store: the charge of window {window} is missing: the store is damaged")
+    await _insert_outcome(tx, number, kind, window, data)
+    await move(tx, number, window, WindowState.WITHHELD if withheld else WindowState.RELEASED)
+
+
+async def reserve_step(
+    tx: Transaction, plan: Plan, window: int, digest: bytes, entropy: Entropy, *, fence: int
+) -> ReservedStep:
+    """Fixes the key of the next step of a cumulative sequence, and charges the whole sequence with the first step.
+
+    The counterpart of :func:`reserve_outcome` for cumulative plans. The reservation holds a digest of this window's
+    counters, chained to those of all windows before: no other counters are ever released with this step's noise. The
+    digest is keyed with the step's key, which is erased once the outcome is stored: what is left of it verifies no
+    guess of counters.
+
+    Raises:
+        OutcomeExistsError: The window has its outcome.
+        WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+        BudgetError: The horizon of the plan is reached, or the ledger's limits do not allow what the sequence costs.
+            Nothing is fixed.
+        StoreError: The step was reserved for other counters, or the charge of the sequence is missing: the store is
+            damaged.
+    """
+    number = await locked_plan(tx, plan.id, fence)
+    await _refuse_second(tx, number, CUMULATIVE, window)
+    query = 'SELECT step, "window", digest, state FROM sequences WHERE plan = $1'
+    step, last, before, state = await tx.fetch_row(query, number) or (0, None, plan.id, None)
+    if last is not None and window <= last:
+        raise OutcomeExistsError(f"window {window} is not after window {last}, which has its outcome already")
+    found = await tx.fetch_row(
+        'SELECT key, digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3',
+        number,
+        CUMULATIVE,
+        window,
+    )
+    if found is not None:
+        key, sealed = bytes(found[0]), _keyed(found[0], digest)
+        if found[1] != chained(before, sealed):
+            raise StoreError(
+                f"store: the counters of window {window} differ from those that its step was reserved for: the store "
+                "is damaged"
+            )
+        return ReservedStep(step + 1, key, sealed, state)
+    await check_next_outcome(tx, number, window)
+    if plan.window.horizon is None or step >= plan.window.horizon:
+        raise BudgetError(f"window {window} is beyond the horizon: the plan pays for {plan.window.horizon} outcomes")
+    await _charge_sequence(tx, plan, is_first=not step)
+    key = entropy.read(KEY_BYTES)
+    sealed = _keyed(key, digest)
+    await tx.execute(
+        'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',
+        number,
+        CUMULATIVE,
+        window,
+        key,
+        chained(before, sealed),
+    )
+    return ReservedStep(step + 1, key, sealed, state)
+
+
+async def commit_step(
+    tx: Transaction, plan: Plan, window: int, data: bytes, state: bytes, *, step: int, fence: int
+) -> None:
+    """Stores a reserved step's outcome (not published); the state after it replaces the key and the state before it.
+
+    Raises:
+        OutcomeExistsError: The window has its outcome.
+        WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+        StoreError: It was not reserved, or is another step than the next.
+    """
+    number = await locked_plan(tx, plan.id, fence)
+    await _refuse_second(tx, number, CUMULATIVE, window)
+    await check_next_outcome(tx, number, window)
+    scope = (number, CUMULATIVE, window)
+    found = await tx.fetch_row(
+        'SELECT digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', *scope
+    )
+    before = await tx.fetch_row("SELECT step FROM sequences WHERE plan = $1", number)
+    if found is None or step != 1 + (0 if before is None else before[0]):
+        raise StoreError(f"store: step {step}, of window {window}, was not reserved before it was drawn")
+    await tx.execute('DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', *scope)
+    await tx.execute(
+        'INSERT INTO sequences (plan, step, "window", digest, state) VALUES ($1, $2, $3, $4, $5) '
+        'ON CONFLICT (plan) DO UPDATE SET step = excluded.step, "window" = excluded."window", '
+        "digest = excluded.digest, state = excluded.state",
+        number,
+        step,
+        window,
+        found[0],
+        state,
+    )
+    await _insert_outcome(tx, number, CUMULATIVE, window, data)
+    await move(tx, number, window, WindowState.RELEASED)
+
+
+async def _insert_outcome(tx: Transaction, number: int, kind: str, window: int, data: bytes) -> None:
     await tx.execute(
         'INSERT INTO outcomes (plan, kind, "window", published, sha256, data) VALUES ($1, $2, $3, 0, $4, $5)',
         number,
@@ -105,7 +205,25 @@ async def commit_outcome(
         hashlib.sha256(data).digest(),
         data,
     )
-    await move(tx, number, window, WindowState.WITHHELD if withheld else WindowState.RELEASED)
+
+
+async def _charge_sequence(tx: Transaction, plan: Plan, *, is_first: bool) -> None:
+    """Charges a sequence with its first step, unless a receipt has proved it; requires its charge for later ones."""
+    if is_first:
+        spend = spend_of(plan, kind=CUMULATIVE, window=None)
+        held = await locked_account(tx, spend.population)
+        if not await is_spent(tx, spend):
+            held.charge(spend)
+            await insert_spend(tx, spend)
+        return
+    query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" IS NULL'
+    if await tx.fetch_row(query, plan.hex_id, CUMULATIVE) is None:
+        raise StoreError("store: the charge of the cumulative sequence is missing: the store is damaged")
+
+
+def _keyed(key: bytes, digest: bytes) -> bytes:
+    """The digest of a window's counters under its step's key."""
+    return hmac.digest(key, SEQUENCE_STEP + digest, "sha256")
 
 
 async def publish(

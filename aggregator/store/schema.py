@@ -14,8 +14,8 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
 #: 1 had no withheld windows, no reservations, and spends without events; 2 no fences and no leases; 3 no signatures of
-#: plans; 4 no claims of rounds and no bound receipts.
-STORE_FORMAT: Final = 5
+#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences.
+STORE_FORMAT: Final = 6
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with the key of its randomness and the digest of its counters.
@@ -55,6 +55,20 @@ _RECEIPTS: Final = """CREATE TABLE receipts (
 _RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, x'', 0, x'' WHERE EXISTS (SELECT 1 FROM leases)
             OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
+
+# The newest step of a plan's cumulative sequence: what the next one is drawn from, and a digest of all steps so far.
+# Neither tells an exact counter.
+_SEQUENCES: Final = """CREATE TABLE sequences (
+            plan INTEGER PRIMARY KEY, step INTEGER NOT NULL, window INTEGER NOT NULL,
+            digest BLOB NOT NULL, state BLOB NOT NULL)"""
+
+# In how many windows each client is counted, for the plan's life, where the plan bounds it.
+_CLIENT_WINDOWS: Final = """CREATE TABLE client_windows (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, client_id TEXT NOT NULL, windows INTEGER NOT NULL,
+            PRIMARY KEY (plan, partition, client_id)) WITHOUT ROWID"""
+
+# A sequence is charged once, without a window; in a UNIQUE constraint NULL equals nothing.
+_SEQUENCE_SPENDS: Final = "CREATE UNIQUE INDEX sequence_spends ON spends (plan_id) WHERE kind = 'cumulative'"
 
 _TABLES: Final = (
     """CREATE TABLE populations (
@@ -106,7 +120,10 @@ STORE_FILE: Final = DatabaseKind(
     what="store",
     application_id=0x48755374,  # "HuSt"
     version=STORE_FORMAT,
-    schema=(*_TABLES, _RESERVATIONS, _PLAN_SIGNATURES, _ROUND_CLAIMS, _RECEIPTS),
+    schema=(
+        *(*_TABLES, _RESERVATIONS, _PLAN_SIGNATURES, _ROUND_CLAIMS, _RECEIPTS),
+        *(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
+    ),
     upgrades={
         1: (_RESERVATIONS,),
         2: (
@@ -119,6 +136,7 @@ STORE_FILE: Final = DatabaseKind(
         ),
         3: (_PLAN_SIGNATURES,),
         4: (_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
+        5: (_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,
@@ -164,6 +182,10 @@ POSTGRES_MIGRATIONS: Final = (
     (*_for_postgres(*_TABLES, _RESERVATIONS), "ALTER TABLE blocks ALTER COLUMN data SET STORAGE EXTERNAL"),
     _for_postgres(_PLAN_SIGNATURES),
     _for_postgres(_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
+    (
+        *_for_postgres(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
+        "ALTER TABLE sequences ALTER COLUMN state SET STORAGE EXTERNAL",
+    ),
 )
 POSTGRES_SCHEMA_FORMAT: Final = len(POSTGRES_MIGRATIONS)
 _LOCK: Final = 0x48755374  # "HuSt"

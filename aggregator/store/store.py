@@ -123,7 +123,7 @@ class Store:
     sealed_window = _read(store_checkpoints.sealed_window)
     forget = _write(
         store_checkpoints.forget,
-        *("blocks", "counts", "streams", "contributions", "reservations", "round_claims"),
+        *("blocks", "counts", "streams", "contributions", "reservations", "round_claims", "sequences"),
         certain=True,
     )
 
@@ -141,6 +141,8 @@ class Store:
     # Outcomes and receipts
     reserve_outcome = _write(store_outcomes.reserve_outcome)
     commit_outcome = _write(store_outcomes.commit_outcome, "reservations")
+    reserve_step = _write(store_outcomes.reserve_step)
+    commit_step = _write(store_outcomes.commit_step, "reservations", "sequences")
     publish = _write(store_outcomes.publish)
     remove_releases = _write(store_outcomes.remove_releases)
     receipts_mark = _look(store_outcomes.receipts_mark)

@@ -1,6 +1,6 @@
 """Store operations on windows and on the releaser's lease. Functions on a transaction."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from aggregator.errors import FencedError, StoreError, WindowNotOverError, WindowOrderError
@@ -32,15 +32,25 @@ async def first_window(tx: Transaction, plan_id: bytes) -> int:
     return int(row[0])
 
 
-async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int) -> None:
-    """Records that a gateway had these windows open; windows that are stored already stay as they are."""
+async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int, *, horizon: int | None = None) -> None:
+    """Records that a gateway had these windows open; windows that are stored already stay as they are.
+
+    With a ``horizon`` no more than so many windows of the plan are ever opened, skipped ones not counted: each open one
+    gets an outcome.
+    """
     plan = await plan_number(tx, plan_id, lock=True)
     start = max(first, await first_window(tx, plan_id))
     # A fold may be ahead of a restored store: a window that it closed without a seal of its own was open nowhere.
     row = await tx.fetch_row("SELECT max(closed_through) FROM partitions WHERE plan = $1", plan)
     assert row is not None
     await _add(tx, plan, range(start, min(last, row[0]) + 1), WindowState.SKIPPED)
-    await _add(tx, plan, range(max(start, row[0] + 1), last + 1), WindowState.OPEN)
+    fresh: Sequence[int] = range(max(start, row[0] + 1), last + 1)
+    if horizon is not None and fresh:
+        stored = await states(tx, plan_id, fresh[0], fresh[-1])
+        row = await tx.fetch_row("SELECT count(*) FROM windows WHERE plan = $1 AND state <> 'skipped'", plan)
+        assert row is not None
+        fresh = [window for window in fresh if window not in stored][: max(horizon - row[0], 0)]
+    await _add(tx, plan, fresh, WindowState.OPEN)
 
 
 async def windows(tx: Transaction, plan_id: bytes) -> dict[int, str]:
@@ -189,7 +199,7 @@ async def move(tx: Transaction, plan: int, window: int, to: WindowState) -> None
     await tx.execute('UPDATE windows SET state = $3 WHERE plan = $1 AND "window" = $2', plan, window, to)
 
 
-async def _add(tx: Transaction, plan: int, windows: range, state: WindowState) -> None:
+async def _add(tx: Transaction, plan: int, windows: Sequence[int], state: WindowState) -> None:
     await tx.execute_many(
         'INSERT INTO windows (plan, "window", state) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING',
         [(plan, window, state) for window in windows],

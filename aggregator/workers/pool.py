@@ -181,7 +181,8 @@ class WorkerPool:
             return None
         fold = held.worker.fold
         kind, reason = fold.recall(client_id, id, digest, window)
-        return FoldPeek(kind, reason, fold.contributed(client_id, window))
+        barred = fold.is_barred(client_id, window)
+        return FoldPeek(kind, reason, fold.contributed(client_id, window), barred)
 
     def stream_uses(self) -> Iterator[StreamUse]:
         """Of the folds that are here now; to be read at once."""

@@ -104,6 +104,14 @@ _CLIENTS: Final = _sample(
     privacy=_PRIVACY | {"unit": "client", "records_per_client": 3},
     window={"min_clients": 5},
 )
+_SEQUENCE: Final[dict[str, object]] = {"release": "cumulative", "horizon": 100}
+_CUMULATIVE: Final = _sample("cumulative", _HASHED, window=_SEQUENCE)
+_CUMULATIVE_OF_CLIENTS: Final = _sample(
+    "cumulative, unit `client`",
+    _HASHED,
+    privacy=_PRIVACY | {"unit": "client", "records_per_client": 3, "delta": "0.000001", "total_delta": "0.000001"},
+    window=_SEQUENCE | {"windows_per_client": 2},
+)
 _SECURE: Final = _sample(
     "mode `secure`",
     _HASHED,
@@ -145,6 +153,10 @@ SAMPLES: Final = (
     _sample("mode `local`, silo", _HASHED, privacy=_PRIVACY | {"mode": "local", "local": {"form": "silo"}}),
     _compiled("compiled", _CLIENTS),
     _compiled("compiled, mode `secure`", _SECURE),
+    _CUMULATIVE,
+    _CUMULATIVE_OF_CLIENTS,
+    _compiled("compiled, cumulative", _CUMULATIVE),
+    _compiled("compiled, cumulative, unit `client`", _CUMULATIVE_OF_CLIENTS),
 )
 
 

@@ -59,6 +59,7 @@ class Add:
         deltas: In the order in which they get their ids.
         problems: Of the records that were given: which are unusable and left out, which were clipped.
         records_max: The most records that this client may add to one window; None without such a bound.
+        windows_max: The most windows that this client may add records to, over the plan's life; None without a bound.
         price: Bytes that the spool reserves for the deltas: the most that those of as many records could take,
             whatever they are, so that no record decides whether there is room for others. None: as many as they have.
         refused: Records that are left out because they exceed ``records_max``.
@@ -73,6 +74,7 @@ class Add:
     price: int | None = None
     refused: int = 0
     first: "Callable[[int], Add] | None" = field(default=None, repr=False, compare=False)
+    windows_max: int | None = None
 
     @property
     def dropped(self) -> int:

@@ -207,6 +207,7 @@ T = TypeVar("T")
 #: Of the reports that are counted, those of other plans than the current one.
 OTHER_REPORTS: Final = "SELECT other_reports FROM plan_change"
 HEADER_BYTES: Final = 64  # no delta's header is longer
+_WINDOWS: Final = "SELECT count(*) FROM contributions WHERE records > 0"
 _RESERVED: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
 
@@ -237,10 +238,11 @@ class Spool:
                 stream, self.client_id, next_sequence = _identify(self._database, client_id, entropy)
                 reserved, held = self._reserved()
                 self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
+                windows = self._number(_WINDOWS)
         except BaseException:
             self._database.close()
             raise
-        self._state = SpoolState(stream, next_sequence, reserved, bytes_max, held=held)
+        self._state = SpoolState(stream, next_sequence, reserved, bytes_max, held=held, windows=windows)
 
     @property
     def stream(self) -> int:
@@ -263,6 +265,11 @@ class Spool:
         if "plan_signature" not in tables_of(self.rows):
             return None
         return next((data for (data,) in self.rows("SELECT bytes FROM plan_signature")), None)
+
+    @property
+    def windows(self) -> int:
+        """The number of windows that have records of this client, where the plan bounds the records of one."""
+        return self._state.windows
 
     @property
     def is_empty(self) -> bool:
@@ -345,6 +352,8 @@ class Spool:
         result = self.change(work)
         self._transaction_of = SpoolTransaction
         self._state.memo = 0
+        with self._using():
+            self._state.windows = self._number(_WINDOWS)
         return result
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:

@@ -74,6 +74,7 @@ class SpoolState:
         bytes_max: That may be reserved.
         memo: Bytes reserved for memoised reports, for good, each as if its record were a new one.
         held: Bytes reserved for what earlier plans keep (:mod:`edge_client.spool.plan_history`).
+        windows: That have records of this client, where the plan bounds the records of one.
     """
 
     stream: int
@@ -82,6 +83,7 @@ class SpoolState:
     bytes_max: int
     memo: int = 0
     held: int = 0
+    windows: int = 0
 
 
 class SpoolTransaction:
@@ -148,12 +150,14 @@ class SpoolTransaction:
             late, addition = read_header(found[0]).window, change.addition(found[0])
         except HushsumError:
             return ()  # its bytes are damaged
-        records, most = addition.contributed, addition.records_max
-        if most is not None:
-            self._contributions[late] = max(0, self._contributed(late) - records)
-            if (before := self._contributed(addition.window)) + records > most:
+        if addition.records_max is not None:
+            self._contribute(late, -addition.contributed)
+            try:
+                if self._fitting(addition) is not addition:
+                    return ()
+            except ContributionError:
                 return ()
-            self._contributions[addition.window] = before + records
+            self._contribute(addition.window, addition.contributed)
         self.counts.update({change.answer: -1, DELTAS_MOVED: 1})
         stored = self._numbered(addition.deltas)
         self._store(stored, found[1])
@@ -181,7 +185,7 @@ class SpoolTransaction:
 
     def _count(self, change: Add, deltas: int) -> None:
         if change.records_max is not None:
-            self._contributions[change.window] = self._contributed(change.window) + change.contributed
+            self._contribute(change.window, change.contributed)
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: deltas})
         if change.problems.clipped:
             self.counts[RECORDS_CLIPPED] += change.problems.clipped
@@ -205,6 +209,12 @@ class SpoolTransaction:
         if change.records_max is None:
             return change
         before = self._contributed(change.window)
+        if change.windows_max is not None and not before and self.state.windows >= change.windows_max:
+            raise ContributionError(
+                f"window {change.window}: this client has added records to {self.state.windows} windows, the plan "
+                f"allows {change.windows_max} a client (windows_per_client), and none to others for its life; this "
+                "batch was not added"
+            )
         left = max(0, change.records_max - before)
         if change.contributed <= left:
             return change
@@ -214,6 +224,12 @@ class SpoolTransaction:
             f"window {change.window}: got {change.contributed} records, expected at most {left}: the plan allows "
             f"{change.records_max} a client, {before} were added before; this batch was not added"
         )
+
+    def _contribute(self, window: int, records: int) -> None:
+        """Counts so many more records of this client in a window, or fewer."""
+        before = self._contributed(window)
+        self._contributions[window] = after = max(0, before + records)
+        self.state.windows += (after > 0) - (before > 0)
 
     def _contributed(self, window: int) -> int:
         """This client's records of the window so far."""

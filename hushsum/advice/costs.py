@@ -34,6 +34,7 @@ from hushsum.delta import DeltaId
 from hushsum.errors import PlanError
 from hushsum.families import Family, SetRecords
 from hushsum.plan import Plan
+from hushsum.privacy.calibration import noise_of
 from hushsum.privacy.cohort import Cohort
 from hushsum.public_random import PublicSeed, PublicStream
 
@@ -427,7 +428,8 @@ class Costing:
 
     def _noise_std(self, plan: Plan) -> float:
         """Of one counter of a window."""
-        return plan.privacy.mechanism.noise().std * math.sqrt(self._guesses.noised(plan))
+        variance = noise_of(plan.privacy.mechanism, plan.privacy.claim)
+        return math.sqrt(variance * self._guesses.noised(plan))
 
     def _delta_bytes(self, plan: Plan, together: int) -> float:
         sizes = []

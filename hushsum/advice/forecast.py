@@ -39,6 +39,7 @@ from hushsum.advice.values import USEFUL, Advice, Promise, Size
 from hushsum.errors import GuaranteeError, PlanError
 from hushsum.families import Answer, Family
 from hushsum.plan import Plan
+from hushsum.privacy.calibration import noise_of
 
 _RECORDS_MAX: Final = 4096  # of the stand-in
 _ROWS_MAX: Final = 2**20
@@ -216,7 +217,7 @@ def optimal_rows(plan: Plan, guesses: Guesses, hashing: "Hashing") -> int | None
 
 def noise_error(plan: Plan, guesses: Guesses, hashing: "Hashing") -> float:
     """The standard error of an answer that is due to noise, in records."""
-    cohort, variance = plan.privacy.cohort, plan.privacy.mechanism.noise().variance
+    cohort, variance = plan.privacy.cohort, noise_of(plan.privacy.mechanism, plan.privacy.claim)
     if cohort is not None:
         variance *= guesses.cohorts(cohort)  # each has the noise of its own h survivors
     variance *= guesses.noised(plan)

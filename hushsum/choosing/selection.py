@@ -12,6 +12,7 @@ from hushsum.entropy import Entropy
 from hushsum.errors import CanonicalError, PlanError
 from hushsum.plan import Plan
 from hushsum.privacy import noisy_max
+from hushsum.privacy.calibration import noise_of
 from hushsum.privacy.events import CHOICE, Spend
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import CENTRAL, factor_text
@@ -158,7 +159,7 @@ def _question(
 
 def _signal(plan: Plan) -> Fraction:
     """10 standard errors that noise alone gives an answer of this plan, in records."""
-    variance = plan.family.answer_variance(plan.privacy.mechanism.noise().variance)
+    variance = plan.family.answer_variance(noise_of(plan.privacy.mechanism, plan.privacy.claim))
     return SIGNAL * Fraction(math.sqrt(variance))
 
 

@@ -309,9 +309,9 @@ def noise_error(release: Release, *, label: str | None = None) -> float:
 
     Of reports it is that of the randomisation far from all records. A huge ε leaves at least a millionth.
     """
-    plan, submissions = release.plan, release.submissions
+    plan, draws = release.plan, release.draws
     classes = 1 if label is not None else max(1, len(plan.classes))
     if plan.privacy.reports is not None:
-        submissions, classes = max(1, round(release.count)), 1
-    error = query.noise_std_error(plan, submissions) * math.sqrt(classes)
+        draws, classes = max(1, round(release.count)), 1
+    error = query.noise_std_error(plan, draws) * math.sqrt(classes)
     return max(error, _ERROR_LEAST)

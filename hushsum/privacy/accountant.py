@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hushsum.errors import BudgetError, PlanError
-from hushsum.privacy.events import CHOICE, TUMBLING, Spend
+from hushsum.privacy.events import CHOICE, CUMULATIVE, TUMBLING, Spend
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.relations import (
     FAILURE_SHARE,
@@ -91,6 +91,8 @@ class Account:
     _totals: _Totals = field(default_factory=lambda: _NOTHING_SPENT, repr=False)
     # Parallel composition: what the worst window so far is worth in a total.
     _worst: Mapping[_Group, Loss] = field(default_factory=dict, repr=False)
+    # Cumulative sequences, each of which is one spend however often a store or a receipt repeats it.
+    _sequences: frozenset[Spend] = field(default=frozenset(), repr=False)
     _newest_window: Mapping[str, int] = field(default_factory=dict, repr=False)
     # Newest first, each linked to the one before: sharing the past makes a charge cheap.
     _chain: _Chain = field(default=None, repr=False)
@@ -169,7 +171,11 @@ class Account:
             BudgetError: It is of another population, or would make the total read "none".
         """
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
+        if spend.kind == CUMULATIVE and spend in self._sequences:
+            return None  # it is paid for
         once = self.recorded(spend)
+        if spend.kind == CUMULATIVE:
+            return 0 if once.is_passed else 1
         twice = once.recorded(spend)
         if once.loss is None or twice.loss is None or once.is_passed:
             return 0
@@ -221,6 +227,8 @@ class Account:
                 total_delta, or its window was charged before. The message says what is asked and what is left.
         """
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
+        if any(past.plan_id == spend.plan_id for past in self._sequences) and spend.kind == CUMULATIVE:
+            raise BudgetError(f"the cumulative sequence of plan {spend.plan_id[:12]} was already charged")
         if self._holds_window(spend):
             raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was already charged")
         if spend.loss.delta:  # a delta that is traded for zCDP by what was shown would pass the limit
@@ -256,11 +264,16 @@ class Account:
     def recorded(self, *spends: Spend) -> "Account":
         """The account after spends that were charged elsewhere already, as a store replays them: nothing refuses them.
 
-        Many at once take far less time than one by one.
+        Many at once take far less time than one by one. A cumulative sequence that is repeated counts once.
         """
         chain, newest = self._chain, dict(self._newest_window)
+        sequences = set(self._sequences)
         alike: dict[object, tuple[Spend, int]] = {}
         for spend in spends:
+            if spend.kind == CUMULATIVE:
+                if spend in sequences:
+                    continue
+                sequences.add(spend)
             chain = (spend, chain)
             if spend.window is not None:
                 newest[spend.plan_id] = max(spend.window, newest.get(spend.plan_id, spend.window))
@@ -270,7 +283,14 @@ class Account:
         totals, worst = dict(self._totals), dict(self._worst)
         for (spend, times), target in product(alike.values(), totals):
             totals[target] = _added(totals[target], spend, times, target, worst)
-        return replace(self, _totals=totals, _worst=worst, _newest_window=newest, _chain=chain)
+        return replace(
+            self,
+            _totals=totals,
+            _worst=worst,
+            _sequences=frozenset(sequences),
+            _newest_window=newest,
+            _chain=chain,
+        )
 
     def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
         own = self.limits

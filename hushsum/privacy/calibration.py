@@ -14,6 +14,7 @@ from hushsum.noise.projective_geometry import projective_order
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.distributed_gaussian import SHARE_MIN
 from hushsum.privacy.exact_numbers import SIGNIFICANT_DIGITS, notch_of, numeral
+from hushsum.privacy.factorisation import BITS_MAX, BITS_MIN, buffers_for, tree_for
 from hushsum.privacy.likelihood_ratios import check_drawn, ratio_within
 from hushsum.privacy.local_mode import PROJECTIVE, Reports
 from hushsum.privacy.mechanisms import (
@@ -25,7 +26,7 @@ from hushsum.privacy.mechanisms import (
     scales_text,
 )
 from hushsum.privacy.relations import Cost, Loss
-from hushsum.privacy.verifier import loss_of, scale_needed, verify
+from hushsum.privacy.verifier import loss_of, moved_squared, scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import RecordRows, Sensitivity
 
@@ -112,9 +113,16 @@ def calibrate(
     except PlanError:  # so little noise that no counter can hold it
         return counted
     paid = [1 if budget is None else _releases(each, sensitivity, claim, budget) for each in (bare, counted)]
-    if rows.exact and counted.noise_variance >= _MUCH * bare.noise_variance and paid[0] >= min(1, paid[1]):
+    if rows.exact and noise_of(counted, claim) >= _MUCH * noise_of(bare, claim) and paid[0] >= min(1, paid[1]):
         return bare
     return bare if paid[0] >= paid[1] and _errors(bare, rows) < _errors(counted, rows) else counted
+
+
+def noise_of(mechanism: Mechanism, claim: Claim) -> float:
+    """The variance of the noise on one counter of a release; of cumulative ones that of the worst step."""
+    if mechanism.factorisation is None or claim.horizon is None:
+        return mechanism.noise_variance
+    return mechanism.noise_variance * mechanism.factorisation.worst_variance(claim.horizon)
 
 
 def _errors(mechanism: Mechanism, rows: RecordRows) -> float:
@@ -151,7 +159,7 @@ def _with_noise(
         laplace = _laplace(sensitivity, claim, clients_scale, budget, bare=bare)
     except PlanError:  # no counter can hold it
         return gaussian
-    if laplace.noise_variance >= gaussian.noise_variance:
+    if noise_of(laplace, claim) >= noise_of(gaussian, claim):
         return gaussian
     paid = [_releases(each, sensitivity, claim, budget) for each in (laplace, gaussian)]
     return laplace if paid[0] >= paid[1] else gaussian
@@ -232,9 +240,10 @@ def _laplaces(
     of_epsilon = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
     of_rho = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
     for count_scale in (0,) if bare else (of_epsilon, of_rho)[: 2 if of_rho < of_epsilon else 1]:
-        needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
+        tree = None if claim.horizon is None else tree_for(claim.horizon)
+        needed = scale_needed(sensitivity, count_scale, claim, tree)
         scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
-        yield Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
+        yield Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors, factorisation=tree)
 
 
 def _releases(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim, budget: Budget | None) -> int:
@@ -270,13 +279,24 @@ def round_up(value: Fraction) -> Fraction:
 
 def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None, *, bare: bool) -> Mechanism:
     count_scale = 0 if bare else _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
-    squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
     rho = _rho(claim.counters_epsilon, claim.noise_delta)
+    buffers = None
+    if claim.horizon is not None:  # as many bits as fit: the less does rounding take of ρ
+        for bits in range(BITS_MAX, BITS_MIN - 1, -1):
+            buffers = buffers_for(claim.horizon, bits)
+            wide = 2 * moved_squared(sensitivity, count_scale, claim, buffers) / (2 * rho)
+            if scale_fits(DISCRETE_GAUSSIAN, wide * 4**bits):
+                break
+    squared = moved_squared(sensitivity, count_scale, claim, buffers)
+    units = 4**buffers.bits if buffers else 1
     needed = max(squared / (2 * rho), Fraction(SHARE_MIN * (claim.honest_survivors or 0)))
     more = Fraction(1, 10 ** (SIGNIFICANT_DIGITS + 1))
     while True:
-        scale = _held(DISCRETE_GAUSSIAN, round_up(needed), claim)
-        mechanism = Mechanism(DISCRETE_GAUSSIAN, scale, count_scale, clients_scale, claim.honest_survivors)
+        scale = round_up(needed)
+        _held(DISCRETE_GAUSSIAN, scale * units, claim)
+        mechanism = Mechanism(
+            DISCRETE_GAUSSIAN, scale, count_scale, clients_scale, claim.honest_survivors, factorisation=buffers
+        )
         try:
             verify(mechanism, sensitivity, claim)
         except GuaranteeError:  # the accountant counts in floats: what they lost is hardly ever a notch

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hushsum.canonical import real_text
-from hushsum.errors import PlanError
+from hushsum.errors import Missing, PlanError
 from hushsum.privacy.cohort import FAILURE, FAILURE_DRAWN
 from hushsum.privacy.local_mode import Reports
 from hushsum.privacy.relations import CLIENT, UNITS, is_delta, is_positive
+from hushsum.schedule import HORIZON_MAX
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Claim:
         reports: How each record becomes a report of its own, by local randomisation; None: counters get noise.
         drawn: Whether cohorts are drawn from a pool, so that δ pays for bad draws too; with ``honest_survivors`` alone.
         reserved: Whether a part of the population's total δ is kept for failures; with ``honest_survivors`` alone.
+        horizon: How many cumulative releases together it is claimed of; None: of one release of one window.
+        windows_per_client: In how many windows of these a client may be; with ``horizon`` and unit ``client`` alone.
 
     Raises:
         PlanError: A field is out of range or contradicts another; it names the key of the plan.
@@ -41,6 +44,8 @@ class Claim:
     reports: Reports | None = None
     drawn: bool = False
     reserved: bool = False
+    horizon: int | None = None
+    windows_per_client: int | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -60,6 +65,22 @@ class Claim:
         if self.reports is not None and (self.delta or share is not None or self.honest_survivors is not None):
             raise PlanError("privacy.delta", real_text(self.delta), "0 of one report, and no share or survivors")
         self._check_shares()
+        self._check_sequence()
+
+    def _check_sequence(self) -> None:
+        horizon, windows = self.horizon, self.windows_per_client
+        if horizon is not None:
+            if type(horizon) is not int or not 1 <= horizon <= HORIZON_MAX:
+                raise PlanError("window.horizon", horizon, f"an integer from 1 to {HORIZON_MAX}")
+            if self.clients_share is not None or self.honest_survivors is not None or self.reports is not None:
+                raise PlanError("window.horizon", horizon, "no value but in mode 'central' with window.min_clients 0")
+        if horizon is None or self.unit != CLIENT:
+            if windows is not None:
+                expected = "no value but for window.release 'cumulative' with unit 'client'"
+                raise PlanError("window.windows_per_client", windows, expected)
+        elif type(windows) is not int or not 1 <= windows <= horizon:
+            expected = f"an integer from 1 to {horizon} (window.horizon): in how many windows one client may be"
+            raise PlanError("window.windows_per_client", Missing.MISSING if windows is None else windows, expected)
 
     def _check_shares(self) -> None:
         h, counters = self.honest_survivors, self.counters
@@ -77,6 +98,11 @@ class Claim:
     def records(self) -> int:
         """How many records of one window a unit may hold: m, or 1."""
         return self.records_per_client or 1
+
+    @property
+    def windows(self) -> int:
+        """In how many windows of a cumulative sequence a unit may be: a record is in one."""
+        return self.windows_per_client or 1
 
     @property
     def report_epsilon(self) -> Fraction:

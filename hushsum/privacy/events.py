@@ -11,11 +11,12 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
 from typing import Final, Self
 
-from hushsum import canonical
+from hushsum import canonical, schedule
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import CanonicalError, GuaranteeError, PlanError
 from hushsum.privacy.cohort import RESERVED
 from hushsum.privacy.distributed_gaussian import rho_of_shares
+from hushsum.privacy.factorisation import BufferedToeplitz, Cumulation, SignedDigitTree
 from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
 from hushsum.privacy.likelihood_ratios import rho_of_reports, supports_ratio
 from hushsum.privacy.local_mode import RANDOMISERS
@@ -162,10 +163,11 @@ class Shares:
         return shares
 
 
-TUMBLING: Final = "tumbling"
+TUMBLING: Final = schedule.TUMBLING
+CUMULATIVE: Final = schedule.CUMULATIVE
 IN_PROCESS: Final = "in-process"
 CHOICE: Final = "choice"
-KINDS: Final = (TUMBLING, IN_PROCESS, CHOICE)
+KINDS: Final = (TUMBLING, CUMULATIVE, IN_PROCESS, CHOICE)
 
 REPORT_NOISY_MAX: Final = "report-noisy-max"
 MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN, REPORT_NOISY_MAX, *RANDOMISERS)
@@ -189,6 +191,8 @@ class Event:
             count counters included. Of a randomiser: how many reports it has (``l1``), each of which is one.
         epsilon: The pure ε that is claimed; 0 for ``discrete-gaussian``, of which ρ follows from the rest.
         shares: Of a secure sum: of how many shares the noise is, and what else its spend needs; None: drawn whole.
+        cumulation: Of a whole sequence of cumulative releases, of which it is one event; ``sensitivity`` is then that
+            of one window, its ``l0`` not cut at the number of counters. None: of one release.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``event``.
@@ -200,6 +204,7 @@ class Event:
     sensitivity: Sensitivity
     epsilon: Fraction
     shares: Shares | None = None
+    cumulation: Cumulation | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
@@ -207,6 +212,7 @@ class Event:
         if not is_positive(self.scale):
             raise PlanError("event.scale", self.scale, "an exact number above 0")
         check(self.sensitivity)
+        self._check_cumulation()
         if self.shares is not None and self.mechanism == REPORT_NOISY_MAX:
             raise PlanError(
                 "event.shares", self.shares, f"None with {REPORT_NOISY_MAX}, because its noise is not drawn in shares"
@@ -224,6 +230,15 @@ class Event:
                 f"{self.mechanism} of scale {real_text(self.scale)} does not support epsilon {real_text(self.epsilon)} "
                 f"at a sensitivity of {self.sensitivity}: it supports {real_text(self._needed)}"
             )
+
+    def _check_cumulation(self) -> None:
+        if self.cumulation is None:
+            return
+        kind = {DISCRETE_GAUSSIAN: BufferedToeplitz, DISCRETE_LAPLACE: SignedDigitTree}.get(self.mechanism)
+        made = self.cumulation.factorisation
+        if self.shares is not None or kind is None or not isinstance(made, kind):
+            expected = "buffers with discrete-gaussian, a tree with discrete-laplace, drawn whole; else None"
+            raise PlanError("event.cumulation", made, expected)
 
     def _check_reports(self) -> None:
         reports = self.sensitivity.l1
@@ -245,9 +260,11 @@ class Event:
         ``discrete-gaussian``: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); of shares an upper bound. The
         others are pure, and their counters, or reports, compose: ``discrete-laplace``: a counter that moves by a is
         |a|/b-private, all together L2²/(2b²). A randomiser: ½(ln λ)² a report, rounded up. ``report-noisy-max``
-        shows one index, of which ½ε² is proven.
+        shows one index, of which ½ε² is proven, as of a sequence by a tree. Of one by buffers an upper bound.
         """
         squared = self.sensitivity.l2_squared
+        if self.cumulation is not None:
+            return self._rho_of_sequence(self.cumulation)
         if self.mechanism == DISCRETE_GAUSSIAN:
             if self.shares is None:
                 return squared / (2 * self.scale)
@@ -257,6 +274,12 @@ class Event:
         if self.mechanism in RANDOMISERS:
             return rho_of_reports(self.scale, self.sensitivity.l1)
         return self.epsilon**2 / 2
+
+    def _rho_of_sequence(self, sequence: Cumulation) -> Fraction:
+        made, l2_squared, l0 = sequence.factorisation, self.sensitivity.l2_squared, self.sensitivity.l0
+        if isinstance(made, BufferedToeplitz):
+            return made.rho(self.scale, l2_squared, l0, horizon=sequence.horizon, windows=sequence.windows)
+        return self.epsilon**2 / 2  # neighbours may depend on earlier outputs: pure ε holds, and no more is proven
 
     @cached_property
     def loss(self) -> Loss:
@@ -270,12 +293,14 @@ class Event:
         # A noisy maximum shows one index, however many utilities there are: one may rise as the others fall.
         if self.mechanism == REPORT_NOISY_MAX:
             return 2 * self.sensitivity.linf / self.scale
+        if self.cumulation is not None and isinstance(self.cumulation.factorisation, SignedDigitTree):
+            return self.cumulation.factorisation.l1(self.cumulation.windows) * self.sensitivity.l1 / self.scale
         return self.sensitivity.l1 / self.scale
 
     def to_fields(self) -> dict[str, object]:
         """Nested strings, ready for the canonical encoding; norms too, for their squares pass its integers.
 
-        ``shares`` only where it is set.
+        ``shares`` and ``cumulation`` only where they are set.
         """
         fields: dict[str, object] = {
             "mechanism": self.mechanism,
@@ -285,6 +310,8 @@ class Event:
         }
         if self.shares is not None:
             fields["shares"] = self.shares.to_fields()
+        if self.cumulation is not None:
+            fields["cumulation"] = self.cumulation.to_fields()
         return fields
 
     @classmethod
@@ -301,6 +328,7 @@ class Event:
             sensitivity=from_table(table.table("sensitivity")),
             epsilon=table.real("epsilon", expected="an exact number of at least 0"),
             shares=Shares.from_table(table.table("shares")) if table.has("shares") else None,
+            cumulation=Cumulation.from_table(table.table("cumulation")) if table.has("cumulation") else None,
         )
         table.finish()
         return event
@@ -313,7 +341,8 @@ class Spend:
     Args:
         population: Whose data it is.
         plan_id: 64 lower-case hexadecimal digits.
-        kind: ``tumbling``, ``in-process`` for a release without a window, or ``choice`` of a plan's parameter.
+        kind: ``tumbling``, ``cumulative`` for a whole sequence of releases, ``in-process`` for a release without a
+            window, or ``choice`` of a plan's parameter.
         window: The window's index, for ``tumbling`` alone.
         unit: ``record`` or ``client``.
         relation: ``add/remove``, ``zero-out`` or ``replace``.
@@ -362,6 +391,9 @@ class Spend:
         if not all(in_shares) if self.mode == SECURE else any(in_shares):
             raise PlanError("spend.events", self.events, "noise in shares of clients if and only if mode is 'secure'")
         for event in self.events:
+            if (getattr(event, "cumulation", None) is not None) != (self.kind == CUMULATIVE):
+                expected = "a factorisation if and only if kind is 'cumulative'"
+                raise PlanError("spend.events", event.mechanism, expected)
             if (event.mechanism in RANDOMISERS) != (self.mode == LOCAL and self.relation == REPLACE):
                 expected = "randomised reports if and only if mode is 'local' with 'replace'"
                 raise PlanError("spend.events", event.mechanism, expected)

@@ -14,6 +14,7 @@ from hushsum.privacy.local_mode import LocalMode
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.mode_statements import REPEATED, REPORTING, SUBMITTING, TAKING_PART, cohort_text, local_text
 from hushsum.privacy.relations import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
+from hushsum.schedule import HORIZON_MAX
 from hushsum.schema import Table
 
 CENTRAL: Final = "central"
@@ -44,6 +45,8 @@ class Guarantee:
         rho: What the counters' noise gives in zCDP, rounded up; None but for ``discrete-gaussian``.
         cohort: Of a secure sum, for mode ``secure`` alone; δ then holds its ``failure``.
         local: The form of mode ``local``, for it alone; with reports δ is 0 and the relation ``replace``.
+        horizon: How many cumulative releases of one sequence it is of together; None: of one release.
+        windows_per_client: In how many windows of such a sequence a client may be; for unit ``client`` alone.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``guarantee``.
@@ -59,6 +62,8 @@ class Guarantee:
     rho: Fraction | None = None
     cohort: Cohort | None = None
     local: LocalMode | None = None
+    horizon: int | None = None
+    windows_per_client: int | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -79,6 +84,7 @@ class Guarantee:
             raise PlanError("guarantee.rho", self.rho, "an exact number above 0 with discrete-gaussian, else None")
         self._check_cohort()
         self._check_local()
+        self._check_sequence()
 
     def _check_cohort(self) -> None:
         cohort = self.cohort
@@ -94,6 +100,17 @@ class Guarantee:
             raise PlanError("guarantee.relation", self.relation, "'zero-out' with mode 'secure'")
         if self.delta < cohort.failure:
             raise PlanError("guarantee.delta", self.delta, f"at least {real_text(cohort.failure)} with mode 'secure'")
+
+    def _check_sequence(self) -> None:
+        if (self.horizon is None) != (self.mechanism.factorisation is None):
+            raise PlanError("guarantee.horizon", self.horizon, "a horizon with a factorisation, else none")
+        windows = self.windows_per_client
+        if (windows is not None) != (self.horizon is not None and self.unit == CLIENT):
+            raise PlanError(
+                "guarantee.windows_per_client", windows, "a number with a horizon and unit 'client', else none"
+            )
+        if self.horizon is not None and self.mode != CENTRAL:
+            raise PlanError("guarantee.horizon", self.horizon, "none but in mode 'central'")
 
     def _check_local(self) -> None:
         local, mechanism = self.local, self.mechanism
@@ -129,12 +146,17 @@ class Guarantee:
     def _promise(self) -> str:
         whose, others = "one record", "another"
         if self.records_per_client is not None:
-            whose, others = f"all records of one client (at most {self.records_per_client} in a window)", "others"
+            bound = f"at most {self.records_per_client} in a window"
+            if self.windows_per_client is not None:
+                bound = f"{bound}, in at most {self.windows_per_client} windows"
+            whose, others = f"all records of one client ({bound})", "others"
         if self.relation == REPLACE:
             whose = f"{whose} by {others}"
             if self.local is not None and self.local.memoise:
                 whose = f"{whose}{REPEATED[self.unit]}"
         shown = "this release can show" if self.local is None else "leaves its device, and of anything derived from it,"
+        if self.horizon is not None:
+            shown = f"all cumulative releases of its sequence together can show, {self.horizon} at most,"
         epsilon, delta = numeral(self.epsilon, up=True), numeral(self.delta, up=True)
         but = f", except with probability {delta}" if self.delta else ""
         return (
@@ -161,6 +183,11 @@ class Guarantee:
             return cohort_text(self.cohort, noise, pure=pure)
         if self.local is not None:
             return local_text(self.local, mechanism, noise, self.records_per_client)
+        if self.horizon is not None:
+            return (
+                f"The aggregator is trusted with the exact counters of a window until its release. Noise is made of "
+                f"draws that several releases share ({noise}, for each draw); no exact total is kept."
+            )
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 
     def _outcome(self) -> str:
@@ -190,6 +217,9 @@ class Guarantee:
             fields["secure"] = self.cohort.to_fields()
         if self.local is not None:
             fields["local"] = self.local.to_fields()
+        for key in ("horizon", "windows_per_client"):
+            if (value := getattr(self, key)) is not None:
+                fields[key] = value
         return fields
 
     @classmethod
@@ -211,9 +241,15 @@ class Guarantee:
             rho=table.real("rho", expected="an exact number above 0", above=0) if table.has("rho") else None,
             cohort=Cohort.from_table(table.table("secure")) if table.has("secure") else None,
             local=LocalMode.from_fields(table.table("local")) if table.has("local") else None,
+            horizon=_steps(table, "horizon"),
+            windows_per_client=_steps(table, "windows_per_client"),
         )
         table.finish()
         return guarantee
+
+
+def _steps(table: Table, key: str) -> int | None:
+    return table.integer(key, low=1, high=HORIZON_MAX) if table.has(key) else None
 
 
 def factor_text(epsilon: Fraction) -> str:

@@ -12,6 +12,12 @@ from hushsum.errors import GuaranteeError, PlanError
 from hushsum.noise import SAMPLERS, Sampler, discrete_gaussian, discrete_laplace
 from hushsum.noise.polya import PolyaShare
 from hushsum.privacy.exact_numbers import notch_of
+from hushsum.privacy.factorisation import (
+    BufferedToeplitz,
+    Factorisation,
+    SignedDigitTree,
+    factorisation_from_table,
+)
 from hushsum.privacy.local_mode import PROJECTIVE, RANDOMISERS
 from hushsum.privacy.relations import is_positive
 from hushsum.schema import Table
@@ -58,6 +64,8 @@ class Mechanism:
             released; None: nothing noised decides it.
         honest_survivors: h, the shares of clients that the noise of the scale is made of; None: it is drawn whole.
         field: Of ``projective`` alone: the order of its field, a prime.
+        factorisation: How the noise of cumulative releases is made of draws of this distribution: buffers with
+            ``discrete-gaussian``, a tree with ``discrete-laplace``; None: each release has one draw of its own.
 
     Raises:
         PlanError: A parameter is out of range; it names the key under ``privacy.mechanism``.
@@ -69,6 +77,7 @@ class Mechanism:
     clients_scale: Fraction | None = None
     honest_survivors: int | None = None
     field: int | None = None
+    factorisation: Factorisation | None = None
 
     def __post_init__(self) -> None:
         if self.name not in MECHANISMS:
@@ -83,6 +92,23 @@ class Mechanism:
         if h is not None and (type(h) is not int or not 1 <= h <= SURVIVORS_MAX):
             raise PlanError("privacy.mechanism.honest_survivors", h, f"an integer from 1 to {SURVIVORS_MAX}")
         self._check_randomiser()
+        self._check_factorisation()
+
+    def _check_factorisation(self) -> None:
+        made = self.factorisation
+        if made is None:
+            return
+        kind = BufferedToeplitz if self.name == DISCRETE_GAUSSIAN else SignedDigitTree
+        if self.randomises or not isinstance(made, kind):
+            expected = "theta, omega and bits with 'discrete-gaussian', blocks with 'discrete-laplace', else no value"
+            raise PlanError("privacy.mechanism.factorisation", made, expected)
+        for key in ("clients_scale", "honest_survivors"):
+            if (came := getattr(self, key)) is not None:
+                raise PlanError(f"privacy.mechanism.{key}", came, "no value with a factorisation")
+        if isinstance(made, BufferedToeplitz) and self.scale * 4**made.bits > discrete_gaussian.SCALE_MAX:
+            bits = discrete_gaussian.SCALE_MAX.bit_length() - 1 - 2 * made.bits
+            expected = f"at most 2^{bits} with bits {made.bits}: sums of noise must fit 64 bits"
+            raise PlanError("privacy.mechanism.scale", real_text(self.scale), expected)
 
     def _check_randomiser(self) -> None:
         field = self.field
@@ -109,6 +135,8 @@ class Mechanism:
     def noise(self) -> Sampler:
         """The distribution of one counter's noise; of a secure sum, that of exactly h shares together.
 
+        Of a buffered Toeplitz factorisation it is that of one draw, in units of 2^−k of a counter.
+
         Raises:
             GuaranteeError: It is a randomiser of reports: no noise is added to counters.
         """
@@ -116,12 +144,17 @@ class Mechanism:
             raise GuaranteeError(
                 f"{self.name} randomises each report on its device: it has no noise to add to counters"
             )
-        return SAMPLERS[self.name](self.scale)
+        return SAMPLERS[self.name](self.scale * self._units)
+
+    @property
+    def _units(self) -> int:
+        """The square of how many units of a draw are one of a counter."""
+        return 4**self.factorisation.bits if isinstance(self.factorisation, BufferedToeplitz) else 1
 
     @cached_property
     def noise_variance(self) -> float:
-        """That of :meth:`noise`, on one counter."""
-        return self.noise().variance
+        """That of :meth:`noise`, on one counter; of cumulative releases that of one draw."""
+        return self.noise().variance / self._units
 
     def share(self) -> Sampler:
         """The sampler of one client's share of a counter's noise in a secure sum (docs/privacy.md: noise in shares).
@@ -143,7 +176,7 @@ class Mechanism:
         return None if self.clients_scale is None else SAMPLERS[DISCRETE_LAPLACE](self.clients_scale)
 
     def to_fields(self) -> dict[str, object]:
-        """Strings and integers for the canonical encoding; the last three only where they are set."""
+        """Strings and integers for the canonical encoding; the last four only where they are set."""
         fields: dict[str, object] = {
             "name": self.name,
             "scale": real_text(self.scale),
@@ -155,6 +188,8 @@ class Mechanism:
             fields["honest_survivors"] = self.honest_survivors
         if self.field is not None:
             fields["field"] = self.field
+        if self.factorisation is not None:
+            fields["factorisation"] = self.factorisation.to_fields()
         return fields
 
     @classmethod
@@ -171,8 +206,10 @@ class Mechanism:
         clients = table.real("clients_scale", expected=expected, above=0) if table.has("clients_scale") else None
         survivors = table.integer("honest_survivors", low=1) if table.has("honest_survivors") else None
         field = table.integer("field", low=2, high=FIELD_MAX) if table.has("field") else None
+        made = table.optional_table("factorisation")
+        factorisation = None if made is None else factorisation_from_table(made)
         table.finish()
-        return cls(name, scale, count_scale, clients, survivors, field)
+        return cls(name, scale, count_scale, clients, survivors, field, factorisation)
 
 
 def is_ratio(ratio: Fraction) -> bool:

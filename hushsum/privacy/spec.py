@@ -16,12 +16,21 @@ from hushsum.privacy.calibration import AUTO, NOISES, Budget, calibrate, check_n
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.exact_numbers import numeral
+from hushsum.privacy.factorisation import Cumulation
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, SECURE, Guarantee
 from hushsum.privacy.local_mode import SILO, LocalMode, Reports, ReportSpace
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.relations import ADD_REMOVE, CLIENT, FAILURE_SHARE, REPLACE, ZERO_OUT, Cost
-from hushsum.privacy.verifier import loss_of, rho_of, verify_clients, verify_counters, verify_draws, verify_shares
-from hushsum.schedule import Schedule
+from hushsum.privacy.verifier import (
+    loss_of,
+    rho_of,
+    verify_clients,
+    verify_counters,
+    verify_draws,
+    verify_sequence,
+    verify_shares,
+)
+from hushsum.schedule import HOURLY, Schedule
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity, Summed
 
@@ -55,6 +64,8 @@ class PrivacySpec:
             None in other modes.
         local: The form of mode ``local``; None in other modes.
         reports: How each record becomes a report; None but in mode ``local`` with that form.
+        horizon: ``window.horizon``: how many cumulative releases ε is for; None: it is for each window's release.
+        windows_per_client: ``window.windows_per_client``; None but for those with unit ``client``.
     """
 
     epsilon: Fraction
@@ -72,13 +83,15 @@ class PrivacySpec:
     counters: int | None = None
     local: LocalMode | None = None
     reports: Reports | None = None
+    horizon: int | None = None
+    windows_per_client: int | None = None
 
     @classmethod
     def from_table(
         cls,
         table: Table,
         sensitivity: Sensitivity,
-        min_clients: int = 0,
+        schedule: Schedule = HOURLY,
         counters: int | None = None,
         space: ReportSpace | None = None,
         sketch: Summed | None = None,
@@ -88,7 +101,7 @@ class PrivacySpec:
         Args:
             table: ``[privacy]``.
             sensitivity: Of one record, without the count counter.
-            min_clients: ``window.min_clients``.
+            schedule: ``[window]``.
             counters: Of all classes, count counters included; read in mode ``secure`` alone.
             space: What reports are drawn from; read in mode ``local`` alone.
             sketch: What may tell the number of records without a count counter; None: nothing does.
@@ -97,6 +110,8 @@ class PrivacySpec:
             PlanError: With the key, what came and what was expected.
         """
         mode = table.choice("mode", built=MODES, default=CENTRAL)
+        min_clients = schedule.min_clients
+        schedule.check_sequence(central=mode == CENTRAL)
         cohort = cohort_of(table, mode, min_clients)
         local = local_of(table, mode, space)
         reports = local.of(space) if local and space else None
@@ -113,8 +128,10 @@ class PrivacySpec:
         survivors, counters = (cohort.honest_survivors, counters) if cohort else (None, None)
         drawn = cohort is not None and cohort.pool > 0
         reserved = cohort is not None and cohort.reserved
-        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn, reserved)
-        mechanism = mechanism_of(table, sensitivity, claim, budget_of(total_epsilon, total_delta, unit), sketch)
+        sequence = (schedule.horizon, schedule.windows_per_client)
+        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn, reserved, *sequence)
+        adds = unit == CLIENT and schedule.horizon is None
+        mechanism = mechanism_of(table, sensitivity, claim, Budget(Cost(total_epsilon, total_delta), adds), sketch)
         table.finish()
         spec = cls(
             epsilon=epsilon,
@@ -132,7 +149,10 @@ class PrivacySpec:
             counters=counters,
             local=local,
             reports=reports,
+            horizon=schedule.horizon,
+            windows_per_client=schedule.windows_per_client,
         )
+        _ = spec.cumulation  # a tree of too many nodes is refused here
         spec._check_first_release(sensitivity, table.name("total_epsilon"))
         return spec
 
@@ -164,7 +184,28 @@ class PrivacySpec:
         delta = Fraction(0) if self.reports else self.delta
         drawn = self.cohort is not None and self.cohort.pool > 0
         reserved = self.cohort is not None and self.cohort.reserved
-        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports, drawn, reserved)
+        return Claim(
+            self.epsilon,
+            delta,
+            self.unit,
+            m,
+            share,
+            survivors,
+            self.counters,
+            self.reports,
+            drawn,
+            reserved,
+            self.horizon,
+            self.windows_per_client,
+        )
+
+    @property
+    def cumulation(self) -> Cumulation | None:
+        """The noise of a cumulative sequence; None where each window is released alone."""
+        made = self.mechanism.factorisation
+        if made is None or self.horizon is None:
+            return None
+        return Cumulation(made, self.horizon, self.claim.windows)
 
     @property
     def relation(self) -> str:
@@ -178,8 +219,11 @@ class PrivacySpec:
 
     @property
     def budget(self) -> Budget:
-        """The limits, and whether windows add up: what decides between mechanisms that support the same claim."""
-        return budget_of(self.total_epsilon, self.total_delta, self.unit)
+        """The limits, and whether windows add up: what decides between mechanisms that support the same claim.
+
+        Windows of unit ``client`` do. A record is in one window alone, and a cumulative sequence is paid for once.
+        """
+        return Budget(Cost(self.total_epsilon, self.total_delta), self.unit == CLIENT and self.horizon is None)
 
     @property
     def limits(self) -> Limits:
@@ -206,6 +250,8 @@ class PrivacySpec:
             rho=rho,
             cohort=self.cohort,
             local=self.local,
+            horizon=self.horizon,
+            windows_per_client=self.windows_per_client,
         )
 
     def check_window(self, schedule: Schedule) -> None:
@@ -419,11 +465,6 @@ def clients_share_of(table: Table, participation: str, min_clients: int) -> Frac
     return share
 
 
-def budget_of(total_epsilon: Fraction, total_delta: Fraction, unit: str) -> Budget:
-    """Windows of unit ``client`` add up; a record is in one window alone."""
-    return Budget(Cost(total_epsilon, total_delta), adds=unit == CLIENT)
-
-
 def mechanism_of(
     table: Table, sensitivity: Sensitivity, claim: Claim, budget: Budget, sketch: Summed | None = None
 ) -> Mechanism:
@@ -446,6 +487,12 @@ def mechanism_of(
         raise PlanError(
             written.name("honest_survivors"), came_shares, f"the value that follows from mode and cohort ({error})"
         ) from error
+    try:
+        verify_sequence(mechanism, claim)
+    except GuaranteeError as error:
+        came_made = written.value("factorisation") if written.has("factorisation") else Missing.MISSING
+        expected = f"what window.release asks for ({error})"
+        raise PlanError(written.name("factorisation"), came_made, expected) from error
     try:
         verify_counters(mechanism, sensitivity, claim)
         if mechanism.field is not None:

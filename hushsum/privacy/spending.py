@@ -5,7 +5,7 @@ from math import prod
 from typing import Final, Protocol
 
 from hushsum.errors import GuaranteeError
-from hushsum.privacy.events import ONE_REPORT, TUMBLING, Event, Shares, Spend
+from hushsum.privacy.events import CUMULATIVE, ONE_REPORT, TUMBLING, Event, Shares, Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 from hushsum.privacy.spec import PrivacySpec
@@ -62,7 +62,8 @@ def spend_of(plan: Promising, *, kind: str, window: int | None, withheld: bool =
 
     Args:
         plan: Its parameters are the spend's; they were fixed before any data was seen.
-        kind: ``tumbling`` (the counters, and the plan's test of the number of clients) or ``in-process`` (no test).
+        kind: ``tumbling`` (the counters, and the plan's test of the number of clients), ``cumulative`` (a plan's whole
+            sequence, of no window) or ``in-process`` (no test).
         window: Index of the window; None without one.
         withheld: The test alone, for the counters were never drawn. In mode
             ``local`` as much as a release: what devices sent is spent, whatever comes of it.
@@ -73,6 +74,9 @@ def spend_of(plan: Promising, *, kind: str, window: int | None, withheld: bool =
             one whose clients submit noised counters, which are of a window.
     """
     privacy, mechanism, claim = plan.privacy, plan.privacy.mechanism, plan.privacy.claim
+    if (kind == CUMULATIVE) != (privacy.cumulation is not None):
+        of = "cumulative releases, which are paid for together" if privacy.cumulation else "tumbling windows"
+        raise GuaranteeError(f"plan {plan.name!r} is of {of}: it has no release of kind {kind!r}")
     by_clients = privacy.cohort is not None or privacy.local is not None
     if privacy.cohort is not None and (withheld or kind != TUMBLING):
         refuse_drawn_by_clients(plan)
@@ -122,9 +126,14 @@ def refuse_drawn_by_clients(plan: Promising) -> None:
 
 def _event(plan: Promising) -> Event:
     """That of the counters, or of a unit's reports."""
-    mechanism, claim = plan.privacy.mechanism, plan.privacy.claim
+    privacy, mechanism, claim = plan.privacy, plan.privacy.mechanism, plan.privacy.claim
     if claim.reports is not None:
         return Event(mechanism.name, mechanism.scale, ONE_REPORT.times(claim.records, claim.records), claim.epsilon)
+    if privacy.cumulation is not None:
+        counted = plan.family.sensitivity.with_count(mechanism.count_scale)
+        moved = counted.times(claim.records, claim.records * counted.l0)
+        pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)
+        return Event(mechanism.name, mechanism.scale, moved, pure, cumulation=privacy.cumulation)
     size = prod(plan.counters_shape) + (plan.counters_shape[0] if mechanism.count_scale else 0)
     moved = plan.family.sensitivity.with_count(mechanism.count_scale).times(claim.records, size)
     pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)

@@ -13,7 +13,7 @@ from typing import Final
 
 from hushsum.noise.exp_thresholds import exp_upper
 from hushsum.privacy.accountant import Account
-from hushsum.privacy.events import CHOICE, TUMBLING, Spend
+from hushsum.privacy.events import CHOICE, CUMULATIVE, TUMBLING, Spend
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.local_mode import RANDOMISERS
 from hushsum.privacy.relations import ADD_REMOVE, CLIENT, RECORD, REPLACE, ZERO_OUT, Cost
@@ -146,8 +146,10 @@ def pays_for(account: Account, spend: Spend | None) -> str:
     """How many more windows or releases that spend as much the limits pay for; empty without one, and for a choice."""
     if spend is None or spend.kind == CHOICE:
         return ""
-    noun = "window" if spend.kind == TUMBLING else "release"
+    noun = {TUMBLING: "window", CUMULATIVE: "sequence of cumulative releases"}.get(spend.kind, "release")
     more = account.affordable(spend)
+    if more is None and spend.kind == CUMULATIVE:
+        return "The sequence of this plan is paid for, up to its horizon."
     if more is None:
         return "This suffices for any number of such windows, because each record is in one window."
     return f"This suffices for {'no' if more == 0 else more} more such {noun}{'' if more == 1 else 's'}."

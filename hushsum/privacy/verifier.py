@@ -10,6 +10,7 @@ from hushsum.noise.projective_geometry import is_prime
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.distributed_gaussian import SHARE_MIN, rho_of_shares
 from hushsum.privacy.exact_numbers import SIGNIFICANT_DIGITS, numeral
+from hushsum.privacy.factorisation import BufferedToeplitz, Factorisation, SignedDigitTree
 from hushsum.privacy.likelihood_ratios import check_drawn, rho_of_reports, verify_randomiser
 from hushsum.privacy.local_mode import Reports
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, SCALES, Mechanism, scales_text
@@ -38,9 +39,21 @@ def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None
             numbers.
     """
     verify_shares(mechanism, claim)
+    verify_sequence(mechanism, claim)
     verify_counters(mechanism, sensitivity, claim)
     verify_draws(mechanism, claim)
     verify_clients(mechanism, claim)
+
+
+def verify_sequence(mechanism: Mechanism, claim: Claim) -> None:
+    """The part of :func:`verify` that is about what the claim is of: one release, or a whole cumulative sequence."""
+    if (mechanism.factorisation is None) == (claim.horizon is None):
+        return
+    if claim.horizon is None:
+        raise GuaranteeError("a factorisation is for window.release 'cumulative' alone")
+    raise GuaranteeError(
+        f"{claim.horizon} cumulative releases need noise with a factorisation, got noise of one release alone"
+    )
 
 
 def verify_shares(mechanism: Mechanism, claim: Claim) -> None:
@@ -113,21 +126,28 @@ def verify_clients(mechanism: Mechanism, claim: Claim) -> None:
         )
 
 
-def scale_needed(sensitivity: Sensitivity, count_scale: int, records: int, epsilon: Fraction) -> Fraction:
-    """m·(L1 + c)/ε: the smallest scale of discrete Laplace noise that is pure ε for a unit of m records."""
-    return records * sensitivity.with_count(count_scale).l1 / epsilon
+def scale_needed(
+    sensitivity: Sensitivity, count_scale: int, claim: Claim, tree: Factorisation | None = None
+) -> Fraction:
+    """m·(L1 + c)/ε: the smallest scale of discrete Laplace noise that is pure ε for a unit of m records.
+
+    Of cumulative releases by a tree it is that times its levels and the windows of a unit: as many nodes hold a unit.
+    """
+    times = tree.l1(claim.windows) if isinstance(tree, SignedDigitTree) else 1
+    return times * claim.records * sensitivity.with_count(count_scale).l1 / claim.counters_epsilon
 
 
 def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Fraction:
     """ρ = m²·(L2² + c²)/(2σ²), exactly: the zCDP that discrete Gaussian noise gives a unit of m records.
 
     All m records may fall into the same counters. In a secure sum h shares are not quite discrete Gaussian: an upper
-    bound of ρ (Kairouz, Liu and Steinke 2021; docs/privacy.md: noise in shares).
+    bound of ρ (Kairouz, Liu and Steinke 2021; docs/privacy.md: noise in shares). Of cumulative releases it is an upper
+    bound of ρ of the whole sequence.
 
     Raises:
         GuaranteeError: The variance of a share, σ²/h, is below 4.
     """
-    return _rho(mechanism.scale, mechanism.count_scale, sensitivity, claim)
+    return _rho(mechanism.scale, mechanism.count_scale, sensitivity, claim, mechanism.factorisation)
 
 
 def loss_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Loss:
@@ -142,7 +162,8 @@ def loss_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Los
         loss = Loss(rho=rho_of(mechanism, sensitivity, claim))
     elif mechanism.name == DISCRETE_LAPLACE:
         squared = claim.records**2 * sensitivity.with_count(mechanism.count_scale).l2_squared
-        loss = Loss.of_pure(claim.counters_epsilon, rho=squared / (2 * mechanism.scale**2))
+        rho = None if mechanism.factorisation else squared / (2 * mechanism.scale**2)
+        loss = Loss.of_pure(claim.counters_epsilon, rho=rho)
     else:
         loss = Loss.of_pure(claim.epsilon, rho=rho_of_reports(mechanism.scale, claim.records))
     if mechanism.clients_scale is not None:
@@ -150,19 +171,23 @@ def loss_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Los
     return loss.failing(claim.failure, reserved=claim.reserved)
 
 
-def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) -> Fraction | None:
+def variance_needed(
+    sensitivity: Sensitivity, count_scale: int, claim: Claim, buffers: Factorisation | None = None
+) -> Fraction | None:
     """The smallest σ² of 6 significant digits with which discrete Gaussian noise supports a claim with δ > 0.
 
     Returns:
         None where none that can be drawn does.
     """
     low, high = SCALES[DISCRETE_GAUSSIAN]
+    if isinstance(buffers, BufferedToeplitz):
+        high /= 4**buffers.bits
     least = SHARE_MIN * (claim.honest_survivors or 0)
 
     def enough(scale: Fraction) -> bool:
         if scale < least:
             return False
-        rho = _rho(scale, count_scale, sensitivity, claim)
+        rho = _rho(scale, count_scale, sensitivity, claim, buffers)
         return supports(rho, epsilon=claim.counters_epsilon, delta=claim.noise_delta)
 
     # The larger σ², the smaller ε: the first power of ten that is enough, then the digits below it.
@@ -176,7 +201,28 @@ def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) ->
     return max(low, needed) if needed <= high else None
 
 
-def _rho(scale: Fraction, count_scale: int, sensitivity: Sensitivity, claim: Claim) -> Fraction:
+def moved_squared(
+    sensitivity: Sensitivity, count_scale: int, claim: Claim, buffers: Factorisation | None = None
+) -> Fraction:
+    """How far one unit moves what is noised, squared in L2 norm: m²·(L2² + c²), or an upper bound of a sequence's."""
+    counted = sensitivity.with_count(count_scale)
+    squared = Fraction(claim.records**2 * counted.l2_squared)
+    if not isinstance(buffers, BufferedToeplitz):
+        return squared
+    assert claim.horizon is not None, "a factorisation is for cumulative releases"
+    touched = claim.records * counted.l0
+    return buffers.moved_squared(squared, touched, horizon=claim.horizon, windows=claim.windows)
+
+
+def _rho(
+    scale: Fraction,
+    count_scale: int,
+    sensitivity: Sensitivity,
+    claim: Claim,
+    buffers: Factorisation | None,
+) -> Fraction:
+    if buffers is not None:
+        return moved_squared(sensitivity, count_scale, claim, buffers) / (2 * scale)
     squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
     if claim.honest_survivors is None:
         return squared / (2 * scale)
@@ -185,13 +231,13 @@ def _rho(scale: Fraction, count_scale: int, sensitivity: Sensitivity, claim: Cla
 
 
 def _verify_laplace(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
-    needed = scale_needed(sensitivity, mechanism.count_scale, claim.records, claim.counters_epsilon)
+    needed = scale_needed(sensitivity, mechanism.count_scale, claim, mechanism.factorisation)
     if mechanism.scale < needed:
         l1 = sensitivity.l1 + mechanism.count_scale
         raise GuaranteeError(
             f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support {_counters(claim)}: one "
-            f"{claim.unit} moves the counters by up to {claim.records} x {l1} = {claim.records * l1} in L1 norm, so "
-            f"it needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
+            f"{claim.unit} moves the counters by up to {claim.records} x {l1} = {claim.records * l1} in L1 norm"
+            f"{_sequence(mechanism, claim)}, so it needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
         )
 
 
@@ -204,16 +250,28 @@ def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Clai
     given = epsilon_of(rho, claim.noise_delta)
     if given > claim.counters_epsilon:
         squared = sensitivity.with_count(mechanism.count_scale).l2_squared
-        needed = variance_needed(sensitivity, mechanism.count_scale, claim)
+        needed = variance_needed(sensitivity, mechanism.count_scale, claim, mechanism.factorisation)
         came = real_text(mechanism.scale)
         enough = (
             f"it needs scale >= {real_text(needed)}" if needed else f"no scale {scales_text(mechanism.name)} suffices"
         )
         raise GuaranteeError(
             f"{mechanism.name} of scale {came} does not support {_counters(claim)}: one "
-            f"{claim.unit} moves the counters by up to {claim.records} x sqrt({squared}) in L2 norm, so that it is "
-            f"{float(rho):.6g}-zCDP, which gives epsilon {float(given):.6g}: {enough}, got {came}"
+            f"{claim.unit} moves the counters by up to {claim.records} x sqrt({squared}) in L2 norm"
+            f"{_sequence(mechanism, claim)}, so that it is {float(rho):.6g}-zCDP, which gives "
+            f"epsilon {float(given):.6g}: {enough}, got {came}"
         )
+
+
+def _sequence(mechanism: Mechanism, claim: Claim) -> str:
+    """How often a unit is in what is noised, where that is a sequence."""
+    made = mechanism.factorisation
+    if made is None or claim.horizon is None:
+        return ""
+    windows = f" in each of up to {claim.windows} of {claim.horizon} windows"
+    if isinstance(made, SignedDigitTree):
+        return f"{windows}, each in {made.levels} nodes of the tree"
+    return f"{windows}, whose columns have the norm {float(made.squared_norm(claim.horizon, claim.windows)) ** 0.5:.6g}"
 
 
 def _counters(claim: Claim) -> str:

@@ -2,6 +2,7 @@
 
 from hushsum import noise
 from hushsum.entropy import Entropy, OsEntropy
+from hushsum.errors import GuaranteeError
 from hushsum.privacy.events import IN_PROCESS
 from hushsum.privacy.ledger import Ledger
 from hushsum.privacy.spending import refuse_drawn_by_clients, spend_of
@@ -54,6 +55,8 @@ def draw(sketch: Sketch, *, kind: str, window: int | None, entropy: Entropy, acc
     """
     plan = sketch.plan
     refuse_drawn_by_clients(plan)
+    if plan.privacy.cumulation is not None:
+        raise GuaranteeError(f"plan {plan.name!r} has cumulative releases, which hushsum.cumulative.step makes in turn")
     drawn = plan.privacy.mechanism.noise().sample(sketch.counters.size + sketch.counts.size, entropy)
     split = sketch.counters.size
     return Release(

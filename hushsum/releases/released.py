@@ -20,6 +20,7 @@ from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Limits
+from hushsum.privacy.events import CUMULATIVE
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.ledger import Ledger
@@ -47,8 +48,9 @@ class Release:
 
     Attributes:
         plan: Whose counters these are.
-        kind: ``tumbling`` (one window) or ``in-process`` (a sketch built by an analyst).
-        window: Index of the window; None without one.
+        kind: ``tumbling`` (one window), ``cumulative`` (all windows so far) or ``in-process`` (a sketch built by an
+            analyst).
+        window: Index of the window, of a cumulative release the last one; None without one.
         counters: int64, (classes, shape of the family...): the noised integers. Of reports (1, R, outputs): how many
             came of each row and output, which queries undo.
         counts: int64, (classes,): the noised count counters; (0,) where the plan has none. Of reports (1,): how many
@@ -58,6 +60,8 @@ class Release:
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
         cohorts: Of how many cohorts it is the sum; None but in mode ``secure``.
         shuffled: Whether all its reports came through a shuffler, as the plan demands.
+        step: Of a cumulative release: its number in the sequence, from 1 on; None for others.
+        first_window: Of a cumulative release: index of the first window of the sequence; None for others.
         new_ledger: The path of the ledger that :meth:`from_data` charged, if it had no spend before; empty for all
             others. It shows in the repr and is not saved.
 
@@ -74,6 +78,8 @@ class Release:
     submissions: int | None = None
     cohorts: int | None = None
     shuffled: bool = False
+    step: int | None = None
+    first_window: int | None = None
     new_ledger: str = ""
 
     def __post_init__(self) -> None:
@@ -199,6 +205,24 @@ class Release:
             return replace(made, new_ledger=os.fspath(ledger)) if is_new else made
 
     @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last window that it is of; None for a sketch that was built in process."""
+        if self.window is None:
+            return None
+        return (self.window if self.first_window is None else self.first_window), self.window
+
+    @property
+    def draws(self) -> float | None:
+        """The variance of the noise on one counter, in variances of one draw of the plan's noise; None: of one draw.
+
+        In a secure sum each client drew a share of 1/h of it, in a silo all of it; in a cumulative release it is the
+        sum of what its step has of earlier draws.
+        """
+        if self.step is not None:
+            return query.noise_covariance(self.plan, self.step, self.step)
+        return None if self.submissions is None else query.draws_of(self.plan, self.submissions)
+
+    @property
     def count(self) -> float:
         """The noisy number of records: unbiased, may be negative. For reports the exact number, which is public.
 
@@ -234,7 +258,7 @@ class Release:
             read_queries(self.plan, queries),
             label=label,
             groups=groups,
-            submissions=self.submissions,
+            draws=self.draws,
             prepared=self._prepared,
         )
 
@@ -251,7 +275,7 @@ class Release:
             read_queries(self.plan, queries),
             label=label,
             groups=groups,
-            submissions=self.submissions,
+            draws=self.draws,
             prepared=self._prepared,
         )
 
@@ -296,7 +320,7 @@ class Release:
     @cached_property
     def _prepared(self) -> query.Prepared:
         """Computed at the first query and kept: at most the size of the counters again, for cells a few times that."""
-        return query.prepare(self.plan, self.counters, self.counts, submissions=self.submissions)
+        return query.prepare(self.plan, self.counters, self.counts, draws=self.draws)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is made from the fields alone, and computes anew what its answers share."""
@@ -304,7 +328,7 @@ class Release:
 
     def statement(self) -> str:
         """The guarantee and what it means for one unit, in plain words; for the budget see `Ledger.statement`."""
-        spend = spend_of(self.plan, kind=self.kind, window=self.window)
+        spend = spend_of(self.plan, kind=self.kind, window=None if self.kind == CUMULATIVE else self.window)
         told = spend_told(spend, delta=self.plan.privacy.total_delta, own_delta=self.guarantee.delta)
         promised = self.guarantee.statement(accounted=self.accounted, windowed=self.window is not None)
         return " ".join(part for part in (promised, self._contributors(), self._amplified(), told) if part)
@@ -369,7 +393,8 @@ class Release:
 
     def to_bytes(self) -> bytes:
         """The bytes of a ``.hush`` file."""
-        shape, about = self.counters.shape, (self.submissions, self.cohorts, self.shuffled)
+        shape = self.counters.shape
+        about = (self.submissions, self.cohorts, self.shuffled, self.step, self.first_window)
         header = Header(self.kind, self.window, shape, self.accounted, *about)
         return encode(self.plan, header, np.concatenate([self.counters.reshape(-1), self.counts]))
 
@@ -390,11 +415,14 @@ class Release:
         if plan.privacy.reports is not None:
             check_reports(plan, header, counters, counts)
         about = (plan.guarantee, header.accounted, header.submissions, header.cohorts, header.shuffled)
-        return cls(plan, header.kind, header.window, counters, counts, *about)
+        sequence = (header.step, header.first_window)
+        return cls(plan, header.kind, header.window, counters, counts, *about, *sequence)
 
     def _repr_html_(self) -> str:
         where = "released in process" if self.window is None else f"window {self.window:,}"
-        error = query.count_std_error(self.plan, submissions=self.submissions, counters=self.counters)
+        if self.first_window is not None:
+            where = f"windows {self.first_window:,} to {self.window:,}, step {self.step:,}"
+        error = query.count_std_error(self.plan, draws=self.draws, counters=self.counters)
         counted = f"{self.count:,.0f}" + (f" ± {error:,.3g}" if error else "")
         pairs = [
             ("records", f"{counted}{'' if self.plan.report_sizes else ': their noisy number'}"),
@@ -408,6 +436,8 @@ class Release:
         delta = f", δ={numeral(self.guarantee.delta, up=True)}" if self.guarantee.delta else ""
         promise = f"ε={numeral(self.guarantee.epsilon, up=True)}{delta} per {self.guarantee.unit}"
         where = "" if self.window is None else f", window={self.window}"
+        if self.step is not None:
+            where = f", windows={self.first_window} to {self.window}, step={self.step}"
         accounting = "" if self.accounted else ", unaccounted"
         if self.new_ledger:
             accounting = f", {self._new_ledger_text}"

@@ -298,7 +298,7 @@ def count_fault(release: Release, contents: Contents) -> str:
     expected = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     if release.plan.privacy.reports is not None:
         return "" if least <= found <= most else f"contains {found:,.0f} reports, expected {expected}"
-    error = query.count_std_error(release.plan, submissions=release.submissions, counters=release.counters)
+    error = query.count_std_error(release.plan, draws=release.draws, counters=release.counters)
     is_laplace = release.plan.privacy.mechanism.name == DISCRETE_LAPLACE
     allowed = (_LAPLACE_MAX if is_laplace else _NORMAL_MAX) * error + _ROUNDING
     if least - allowed <= found <= most + allowed:

@@ -11,7 +11,7 @@ from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.families import Increments
 from hushsum_proto.entries import DeltaEntry, partition_of
-from tests.plans import small_plan
+from tests.plans import small_plan, tables
 
 COUNTERS = 10_000  # three blocks, the last one not full
 
@@ -30,6 +30,31 @@ def tally_plan(
         privacy |= {"unit": "client", "records_per_client": records_per_client}
     window: dict[str, object] = {"min_clients": min_clients}
     return small_plan(sketch={"rows": 1, "buckets": counters}, privacy=privacy, window=window)
+
+
+def cumulative_plan(
+    *,
+    name: str = "test",
+    horizon: int = 100,
+    counters: int = COUNTERS,
+    total_epsilon: object = 100,
+    delta: str = "0",
+    late: str = "drop",
+) -> Plan:
+    """A plan of cumulative releases and unit record: with a δ by buffers, without by a tree."""
+    privacy: dict[str, object] = {"total_epsilon": total_epsilon, "delta": delta, "total_delta": delta}
+    if delta != "0":
+        privacy["noise"] = "gaussian"
+    window: dict[str, object] = {"release": "cumulative", "horizon": horizon, "late": late}
+    fields = tables(sketch={"rows": 1, "buckets": counters}, privacy=privacy, window=window)
+    return Plan.from_fields({**fields, "name": name})
+
+
+def windowed_plan(windows_per_client: int, *, horizon: int = 100, records_per_client: int = 5) -> Plan:
+    """A plan of cumulative releases and unit client."""
+    window = {"release": "cumulative", "horizon": horizon, "windows_per_client": windows_per_client}
+    privacy = {"unit": "client", "records_per_client": records_per_client}
+    return small_plan(sketch={"rows": 1, "buckets": COUNTERS}, privacy=privacy, window=window)
 
 
 def tally(plan: Plan, number: int, window: int, stream: int, sequence: int, records: int = 1) -> bytes:

@@ -31,7 +31,7 @@ SETTINGS = WorkerSettings(checkpoint_entries=20, retain_verdicts=True)
 LOG_STEPS = ("append", "forget")
 STORE_STEPS = (
     *("bind_receipts", "mark_closing", "checkpoint"),
-    *("reserve_outcome", "commit_outcome", "publish", "forget"),
+    *("reserve_outcome", "commit_outcome", "reserve_step", "commit_step", "publish", "forget"),
 )
 RECEIPTS_STEPS = ("begin", "write")
 

@@ -14,8 +14,9 @@ from edge_client.spool.changes import Change, Rebind, Result
 from edge_client.status import Counts, EventKind, SendStats
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, read_header, rebound
-from hushsum.errors import PlanError
+from hushsum.errors import ContributionError, PlanError
 from hushsum_proto.answers import Answer, Status
+from tests.aggregator.deltas import windowed_plan
 from tests.edge_client.clocks import until
 from tests.edge_client.model_service import ModelService
 from tests.edge_client.spools import opened
@@ -126,6 +127,30 @@ def test_a_moved_delta_counts_against_the_bound_of_its_new_window(tmp_path: Path
         (5, 0),
         (9, 3 if is_moved else 2),
     ]
+
+
+def test_a_client_adds_to_so_many_windows_and_then_falls_silent(tmp_path: Path) -> None:
+    plan, path = windowed_plan(2), tmp_path / "spool.db"
+    spool = opened(path)
+
+    def add(window: int) -> None:
+        ((result,),) = [spool.commit([split(plan, RECORDS, window)])]
+        if isinstance(result, Exception):
+            raise result
+
+    for window in (5, 9, 5):
+        add(window)
+    spool.close()
+    spool = opened(path)
+    assert spool.windows == 2
+    with pytest.raises(ContributionError, match=r"has added records to 2 windows, the plan allows 2 a client"):
+        add(7)
+    add(9)
+    # While others of its deltas may count in window 5, a third window is one too many; the last one takes its place.
+    spool.commit([rebind(plan, 0, 11), rebind(plan, 2, 11)])
+    assert spool.rows("SELECT window FROM contributions WHERE records > 0") == [(9,), (11,)]
+    told = Counts.of(spool.tallies, SendStats())
+    assert (told.deltas_moved, told.late, spool.windows) == (1, 1, 2)
 
 
 def test_room_for_others_does_not_change_with_a_move(tmp_path: Path) -> None:

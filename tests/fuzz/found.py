@@ -31,6 +31,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.families.limits.read_kernel": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.vectors": "records and queries of this process",
     "hushsum.tables": "records and queries of this process, and the user's own files",
+    "hushsum.cumulative": "the state of a sequence, in the operator's own database",
     "aggregator.ingest.window_tracker": "this process's own state",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.store.store": "this process's own database",

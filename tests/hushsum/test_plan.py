@@ -131,7 +131,7 @@ def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
         ("window", "length", "1 hour", "a duration"),
         ("window", "epoch", "1970-01-01T00:00:00+01:00", "a UTC time"),
         ("window", "epoch", "1969-12-31T00:00:00Z", "from 1970 on"),
-        ("window", "horizon", 10, "a known key"),
+        ("window", "width", 10, "a known key"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
@@ -146,7 +146,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
 @pytest.mark.parametrize(
     ("table", "key", "value"),
     [
-        ("window", "time", "arrival"), ("window", "release", "cumulative"),
+        ("window", "time", "arrival"),
     ],
 )  # fmt: skip
 def test_what_is_not_built_yet_is_refused_by_name(table: str, key: str, value: object) -> None:

@@ -262,9 +262,9 @@ def drawn_from(sketch: hs.Sketch, seed: int) -> hs.Release:
 
 def test_classes_and_submissions_add_their_variances() -> None:
     plan = plan_of(CELLS, classes=("a", "b", "c"), mode="local", local={"form": "silo"})
-    one = query.count_std_error(plan, label="a", submissions=1)
+    one = query.count_std_error(plan, label="a", draws=1)
     assert one == pytest.approx(math.sqrt(63 * plan.privacy.mechanism.noise_variance))
-    assert query.count_std_error(plan, submissions=4) == pytest.approx(one * math.sqrt(12))
+    assert query.count_std_error(plan, draws=4) == pytest.approx(one * math.sqrt(12))
     counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(0, np.int64)
     plan.family.add(counters[1], plan.family.accept(np.full((7, 1), 5.0))[0])
     release = of_silos(plan, counters, counts, window=0, submissions=2)

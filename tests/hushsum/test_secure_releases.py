@@ -61,7 +61,7 @@ def test_an_empty_window_is_all_zero_without_noise() -> None:
     plan = secure_plan(sketch=HERMITE)
     release = sums(plan, submissions=0, cohorts=0)
     assert not release.counters.any()
-    assert query.count_std_error(plan, submissions=0) == 0
+    assert query.count_std_error(plan, draws=0) == 0
     assert not release.kernel_sum(QUERIES).std_error.any()
     with pytest.raises(ReleaseError, match="not all zero"):
         of_sums(plan, release.counters + 1, release.counts, window=4, cohorts=0, submissions=0)
@@ -71,12 +71,12 @@ def test_noise_grows_with_the_submissions_over_h() -> None:
     plan = secure_plan(sketch=HERMITE)  # of which noise is all of the standard error
     noise = plan.privacy.mechanism.noise()
     assert query.noise_variance(plan) == noise.variance
-    assert query.noise_variance(plan, 19) == noise.variance * 19 / 8
-    assert query.noise_std_error(plan, 32) == pytest.approx(2 * query.noise_std_error(plan))
-    assert query.count_std_error(plan, submissions=32) == pytest.approx(2 * query.count_std_error(plan))
+    assert query.noise_variance(plan, query.draws_of(plan, 19)) == noise.variance * 19 / 8
+    assert query.noise_std_error(plan, 4) == pytest.approx(2 * query.noise_std_error(plan))
+    assert query.count_std_error(plan, draws=4) == pytest.approx(2 * query.count_std_error(plan))
     fewer, more = (sums(plan, submissions=n).kernel_sum(QUERIES).std_error for n in (18, 20))
     assert more == pytest.approx(fewer * np.sqrt(20 / 18))
-    by_hand = query.density(plan, *(_arrays(sums(plan))), QUERIES, submissions=19)
+    by_hand = query.density(plan, *(_arrays(sums(plan))), QUERIES, draws=19 / 8)
     assert np.array_equal(sums(plan).density(QUERIES).std_error, by_hand.std_error)
 
 
@@ -85,7 +85,7 @@ def _arrays(release: hs.Release) -> tuple["query.Counters", "query.Counters"]:
 
 
 def test_a_central_plans_errors_do_not_depend_on_submissions() -> None:
-    assert query.noise_variance(small_plan(), 5) == query.noise_variance(small_plan())
+    assert query.draws_of(small_plan(), 5) is None
 
 
 def test_exact_counters_of_a_secure_plan_are_never_released_here() -> None:

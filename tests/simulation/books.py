@@ -4,18 +4,21 @@ Number i of a schedule adds 1 to counter i of its window and nothing else, so a 
 The exact sums are read where the releaser reads them: at the store, before any noise.
 """
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from aggregator.model import SealedWindow, StoredOutcome
+from aggregator.model import ReservedStep, SealedWindow, StoredOutcome
+from aggregator.release.releaser import compute_step
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import CUMULATIVE
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.simulation.loop import Process
 
@@ -44,6 +47,7 @@ class Books:
         doubled: Numbers that are in it more than once.
         wrong: Everything else that must not be, in words.
         restored: The store was set back: from then on nothing need be complete.
+        steps: Of cumulative plans, by window: what the store has reserved.
         takings: How often each fence was given out, by what it is of.
         frozen: It lacks an outcome that has a receipt: nothing may be drawn.
     """
@@ -53,6 +57,7 @@ class Books:
     answers: dict[tuple[str, DeltaId], dict[Status, str]] = field(default_factory=lambda: defaultdict(dict))
     settled: dict[tuple[str, DeltaId], Status] = field(default_factory=dict)
     sums: dict[int, SealedWindow] = field(default_factory=dict)
+    steps: dict[int, ReservedStep] = field(default_factory=dict)
     drawn: dict[int, bytes] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
     receipts: dict[tuple[bytes, str, int], bytes] = field(default_factory=dict)
@@ -129,6 +134,11 @@ class Books:
         if before is not sealed and before.digest() != sealed.digest() and not self.restored:
             self.say(f"window {window}: its sealed sum has changed")
 
+    def reserved(self, window: int, step: ReservedStep) -> None:
+        """The store has given the key of a window's step; of one sequence there is one."""
+        if self.steps.setdefault(window, step) != step and not self.restored:
+            self.say(f"window {window}: its step was reserved twice, and not as the same")
+
     def drew(self, window: int, sha256: bytes) -> None:
         """The store holds this outcome, from now on."""
         if self.frozen:
@@ -150,7 +160,9 @@ class Books:
         for window, sha256 in self.shown.items():
             if not self.restored and self.drawn.get(window) != sha256:
                 self.say(f"window {window}: what was shown is not what is stored")
-        if not self.restored:
+        if not self.restored and self.plan.window.kind == CUMULATIVE:
+            self._audit_sequence(account)
+        elif not self.restored:
             spends = sorted(spend.window for spend in account.spends if spend.window is not None)
             if spends != sorted(self.drawn):
                 self.say(f"charged are the windows {spends}, outcomes have {sorted(self.drawn)}")
@@ -177,6 +189,19 @@ class Books:
             self.lost.add(sent.number)
         if denied and count and not self.restored:
             self.say(f"number {sent.number} is counted, and was told: {', '.join(sorted(said.values()))}")
+
+    def _audit_sequence(self, account: Account) -> None:
+        """One charge with the first reservation; each outcome is the step that its reservation says, and no other."""
+        if len(account.spends) != bool(self.steps):
+            self.say(f"{len(account.spends)} charges of a sequence of {len(self.steps)} steps")
+        state = None
+        for window in sorted(self.drawn):
+            if window not in self.steps or window not in self.sums:
+                self.say(f"window {window} has an outcome that was not reserved, or whose sum was not read")
+                return
+            data, state = compute_step(self.sums[window], window, self.steps[window]._replace(state=state))
+            if hashlib.sha256(data).digest() != self.drawn[window]:
+                self.say(f"window {window}: its outcome is not the step that was reserved")
 
     def _audit_sums(self) -> None:
         for window, sealed in self.sums.items():

@@ -33,16 +33,22 @@ class Op:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All of one run: its seed decides what the operations leave open."""
+    """All of one run: its seed decides what the operations leave open.
+
+    Attributes:
+        cumulative: Whether the plan's releases are steps of one sequence.
+    """
 
     seed: int
     cluster: bool
     partitions: int
     ops: tuple[Op, ...]
+    cumulative: bool = False
 
     def __repr__(self) -> str:
         ops = "".join(f"\n        {op!r}," for op in self.ops)
-        return f"Schedule(\n    {self.seed}, {self.cluster}, {self.partitions},\n    ({ops}\n    ),\n)"
+        kind = "    cumulative=True,\n" if self.cumulative else ""
+        return f"Schedule(\n    {self.seed}, {self.cluster}, {self.partitions},\n    ({ops}\n    ),\n{kind})"
 
 
 def drawn(seed: int) -> Schedule:
@@ -50,7 +56,9 @@ def drawn(seed: int) -> Schedule:
     random = Random(f"schedule/{seed}")
     cluster = random.random() < 0.7
     ops = _deltas(random) + _troubles(random, cluster=cluster)
-    return Schedule(seed, cluster, random.choice((1, 2, 2, 3)), tuple(sorted(ops, key=lambda op: op.at_s)))
+    cumulative = Random(f"plan/{seed}").random() < CUMULATIVES
+    partitions = random.choice((1, 2, 2, 3))
+    return Schedule(seed, cluster, partitions, tuple(sorted(ops, key=lambda op: op.at_s)), cumulative=cumulative)
 
 
 def _deltas(random: Random) -> list[Op]:
@@ -108,6 +116,9 @@ _KINDS_ALONE: Final = (
 )
 _CALLS: Final = (*("checkpoint",) * 4, "claim_partition", "mark_closing", "commit_outcome", "publish", "states")
 RESTORES: Final = 0.3
+CUMULATIVES: Final = 0.3  # of plans
+#: The calls of a cumulative plan in place of those of others.
+STEPS: Final = {"reserve_outcome": "reserve_step", "commit_outcome": "commit_step"}
 _SERVERS: Final = ("log", "store", "receipts")
 
 

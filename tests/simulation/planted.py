@@ -6,8 +6,9 @@ from typing import Any, Final, cast
 
 from aggregator.fold.state import Checkpoint
 from aggregator.interfaces import Log
-from aggregator.model import ClaimedFold, EntryBatch, NewEntry
+from aggregator.model import ClaimedFold, EntryBatch, NewEntry, ReservedStep
 from aggregator.store.store import Store
+from hushsum.entropy import KEY_BYTES, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import SealEntry
@@ -85,6 +86,21 @@ class _SealsOnePartition(_Through):
         return entry_batch
 
 
+class _DrawsAnew(_Through):
+    """A step has another key at each reservation, although the first one is stored."""
+
+    async def reserve_step(self, *arguments: Any, **keywords: Any) -> ReservedStep:
+        reserved: ReservedStep = await self._inner.reserve_step(*arguments, **keywords)
+        self._count += 1
+        return reserved._replace(key=ReplayableEntropy(b"%d" % self._count).read(KEY_BYTES))
+
+    _count = 0
+
+
+def _anew() -> Planted:
+    return Planted(store_of=lambda store: cast("Store", _DrawsAnew(store)))
+
+
 def _unfenced() -> Planted:
     given: dict[int, int] = {}
 
@@ -114,4 +130,5 @@ PLANTED: Final = {
     "acknowledgements before the append is durable": _eager,
     "the position stored apart from the counters": _apart,
     "the seal appended to one partition only": _one_partition,
+    "a step of a cumulative sequence drawn with another key than the reserved one": _anew,
 }

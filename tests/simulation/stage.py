@@ -48,13 +48,18 @@ class Planted:
 
 
 @cache
-def tally_plan(*, bounded: bool) -> Plan:
+def tally_plan(*, bounded: bool, cumulative: bool = False) -> Plan:
     """One row, so that a delta of one record is one counter; windows of four seconds."""
     privacy: dict[str, object] = {"total_epsilon": 1000}
     window: dict[str, object] = {"length": "4s", "lateness": "1s"}
     if bounded:
         privacy |= {"unit": "client", "records_per_client": 200}
-        window["min_clients"] = 3
+        window["min_clients"] = 0 if cumulative else 3
+    if cumulative:
+        window |= {"release": "cumulative", "horizon": 100}
+        if bounded:  # by buffers, else by a tree
+            window["windows_per_client"] = 50
+            privacy |= {"delta": "0.000001", "total_delta": "0.000001", "noise": "gaussian"}
     return small_plan(sketch={"rows": 1, "buckets": NUMBERS}, privacy=privacy, window=window)
 
 
@@ -72,7 +77,7 @@ class Stage:
         planted = planted or Planted()
         self._random = Random(f"world/{seed}")
         loop = self.loop = VirtualLoop(seed)  # type: ignore[abstract]  # what tasks and futures ask for is there
-        plan = tally_plan(bounded=seed % 2 == 1)
+        plan = tally_plan(bounded=seed % 2 == 1, cumulative=schedule.cumulative)
         books = self.books = Books(plan)
         embedded = not schedule.cluster
         log_full = LogError if embedded else LogUnavailableError

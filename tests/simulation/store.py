@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from aggregator.model import ClaimedFold, StoredOutcome
+from aggregator.model import ClaimedFold, ReservedStep, StoredOutcome
 from aggregator.store.store import Store
 from aggregator.store.transaction import run_to_end
 from tests.simulation.books import Books
@@ -36,7 +36,7 @@ _READS: Final = frozenset(
 _RELEASERS: Final = frozenset(
     {
         *("mark_closing", "bind_receipts", "reserve_outcome", "commit_outcome", "publish"),
-        *("ask_to_forget", "forget", "remove_releases", "renew_lease"),
+        *("reserve_step", "commit_step", "ask_to_forget", "forget", "remove_releases", "renew_lease"),
     }
 )
 
@@ -85,6 +85,10 @@ class SimStore:
                 books.read_sealed(arguments[1], result)
             case "commit_outcome":
                 books.drew(arguments[2], hashlib.sha256(arguments[3]).digest())
+            case "reserve_step":
+                books.reserved(arguments[1], cast("ReservedStep", result))
+            case "commit_step":
+                books.drew(arguments[1], hashlib.sha256(arguments[2]).digest())
             case "publish":
                 outcome = run_to_end(self.inner.outcome(*arguments))
                 assert outcome is not None

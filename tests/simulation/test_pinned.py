@@ -1,5 +1,7 @@
 """Single cases, each with what must come of it: those that were asked for, and those that were found."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.operations import Op, Schedule
@@ -46,6 +48,16 @@ def test_the_database_commits_a_checkpoint_and_the_reply_is_lost(seed: int, at_s
 @pytest.mark.parametrize("call", ["reserve_outcome", "commit_outcome", "publish", "mark_closing", "acquire_lease"])
 def test_the_database_commits_a_step_of_a_release_and_the_reply_is_lost(seed: int, call: str) -> None:
     clean(cluster(seed, *everybody(0.5, 4.5), Op(0.0, "lose_reply", call)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("call", ["reserve_step", "commit_step", "publish"])
+@pytest.mark.parametrize("what", ["lose_reply", "hold"])
+def test_a_step_of_a_cumulative_sequence_is_drawn_once(seed: int, call: str, what: str) -> None:
+    schedule = cluster(seed, *everybody(0.5, 4.5), Op(0.0, what, call, 7.0))
+    world = clean(replace(schedule, cumulative=True))
+    assert len(world.books.steps) >= 2
+    assert world.books.drawn.keys() == world.books.steps.keys()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,11 +8,10 @@ import structlog
 
 from aggregator.store.transaction import run_to_end
 from aggregator.windows import WindowState
-from hushsum.privacy.events import TUMBLING
 from tests.simulation.hosts import by_hand
 from tests.simulation.log import SYNC_S
 from tests.simulation.loop import StuckError, VirtualLoop
-from tests.simulation.operations import BUSY_S, Op, Schedule
+from tests.simulation.operations import BUSY_S, STEPS, Op, Schedule
 from tests.simulation.stage import Planted, Stage
 from tests.simulation.weather import Ambush
 
@@ -189,15 +188,18 @@ class World(Stage):
 
     def _do_hold(self, op: Op) -> None:
         """The caller sleeps through its session or its lease, and goes on in the middle of this very call."""
-        self.lines["store"].ambushes[op.who] = Ambush(hold_s=op.amount)
+        self.lines["store"].ambushes[self._call(op)] = Ambush(hold_s=op.amount)
 
     def _do_lose_reply(self, op: Op) -> None:
         """The database commits, and nobody is told."""
-        self.lines["store"].ambushes[op.who] = Ambush(lose=True)
+        self.lines["store"].ambushes[self._call(op)] = Ambush(lose=True)
 
     def _do_move(self, op: Op) -> None:
         """Partitions move while this call is on its way."""
-        self.lines["store"].ambushes[op.who] = Ambush(then=self._coordinator.shuffle)
+        self.lines["store"].ambushes[self._call(op)] = Ambush(then=self._coordinator.shuffle)
+
+    def _call(self, op: Op) -> str:
+        return STEPS.get(op.who, op.who) if self._schedule.cumulative else op.who
 
     def _do_restore(self, op: Op) -> None:
         """The service is stopped, and its store set back to what it was so many seconds before."""
@@ -237,7 +239,7 @@ class World(Stage):
         """An analyst looks at everything that is published."""
         plan_id = self.books.plan.id
         for each in run_to_end(self._inner.outcomes(plan_id)):
-            outcome = run_to_end(self._inner.outcome(plan_id, TUMBLING, each.window))
+            outcome = run_to_end(self._inner.outcome(plan_id, each.kind, each.window))
             if outcome is not None:
                 self.books.published(each.window, outcome)
 

@@ -17,6 +17,8 @@ import asyncpg
 from aggregator.model import RoundMembers
 from aggregator.store.schema import POSTGRES_MIGRATIONS, STORE_FORMAT
 from aggregator.store.store import Store, open_sqlite_store
+from aggregator.store.transaction import Transaction
+from aggregator.store.windows import plan_number
 from hushsum.privacy.events import TUMBLING
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
@@ -44,6 +46,7 @@ TABLES: Final = (
     ),
     ("plan_signatures",),
     ("round_claims", "receipts"),
+    ("sequences", "client_windows"),
 )
 
 
@@ -60,6 +63,19 @@ async def fill(store: Store, *, signed: bool = True) -> None:
     await committed(store, W, b"the draw")
     await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     await reserved(store, W + 1, b"1" * 32)
+    await store.database.write(_cumulative)
+
+
+async def _cumulative(tx: Transaction) -> None:
+    """Rows of the tables that cumulative plans alone write."""
+    number = await plan_number(tx, PLAN.id)
+    await tx.execute(
+        'INSERT INTO sequences (plan, step, "window", digest, state) VALUES ($1, 1, $2, $3, $4)',
+        *(number, W, b"d" * 32, b"state"),
+    )
+    await tx.execute(
+        "INSERT INTO client_windows (plan, partition, client_id, windows) VALUES ($1, 1, 'client-5', 2)", number
+    )
 
 
 async def write_sqlite(format_: int = STORE_FORMAT) -> None:

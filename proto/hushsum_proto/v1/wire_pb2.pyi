@@ -127,6 +127,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """who calls is known, and may not do this: its token or certificate lacks the scope"""
     REASON_TOO_MANY_STREAMS: _Reason.ValueType  # 29
     """a client has used as many streams in this window as one may, and this is another"""
+    REASON_TOO_MANY_WINDOWS: _Reason.ValueType  # 30
+    """this client is counted in as many windows of the plan as one may, and not in this one"""
+    REASON_WINDOW_BEYOND_HORIZON: _Reason.ValueType  # 31
+    """the plan pays for so many outcomes, and those of earlier windows are all of them"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -189,6 +193,10 @@ REASON_FORBIDDEN: Reason.ValueType  # 28
 """who calls is known, and may not do this: its token or certificate lacks the scope"""
 REASON_TOO_MANY_STREAMS: Reason.ValueType  # 29
 """a client has used as many streams in this window as one may, and this is another"""
+REASON_TOO_MANY_WINDOWS: Reason.ValueType  # 30
+"""this client is counted in as many windows of the plan as one may, and not in this one"""
+REASON_WINDOW_BEYOND_HORIZON: Reason.ValueType  # 31
+"""the plan pays for so many outcomes, and those of earlier windows are all of them"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:

@@ -16,7 +16,7 @@ from hushsum.errors import Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry
-from tests.aggregator.deltas import clients_of, tally, tally_plan
+from tests.aggregator.deltas import clients_of, tally, tally_plan, windowed_plan
 from tests.doubles import StoredFold
 from tests.plans import classed_plan
 
@@ -26,6 +26,7 @@ PLANS = {
     "client": tally_plan(records_per_client=5),
     "clients": tally_plan(min_clients=2),
     "classes": classed_plan("a", "b", sketch={"rows": 9, "buckets": 1000}, window={"min_clients": 1}),
+    "client windows": windowed_plan(2),
     "no count counters": classed_plan("a", "b", sketch={"rows": 2, "buckets": 4}),
 }
 
@@ -114,7 +115,7 @@ def described(change: Checkpoint) -> object:
     blocks = {block[:3]: block.values.tolist() for block in change.blocks}
     counts = {window: values.tolist() for window, values in change.counts.items()}
     marks = (change.position, change.closed_through, change.forgotten_through)
-    return marks, blocks, counts, dict(change.streams), dict(change.contributions)
+    return marks, blocks, counts, dict(change.streams), dict(change.contributions), dict(change.client_windows)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -9,8 +9,8 @@ from aggregator.fold.verdicts import RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum_proto.entries import LogEntry, RefusedEntry, SealEntry
-from tests.aggregator.deltas import COUNTERS, client_of, entry, tally, tally_plan
+from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry
+from tests.aggregator.deltas import COUNTERS, client_of, entry, tally, tally_plan, windowed_plan
 from tests.doubles import StoredFold, described
 
 W = 100
@@ -280,6 +280,51 @@ def test_the_bound_survives_a_crash(bounded: Plan) -> None:
     bench.save()
     bench.crash()
     assert bench.kinds(entry(ALICE, tally(bounded, 1, W, 2, 0))) == [Reason.TOO_MANY_RECORDS]
+
+
+# ------------------------------------------------------------------------------------------------- windows of a client
+
+
+@pytest.mark.parametrize("kernels", ["fast", "plain"])
+def test_a_client_counts_in_so_many_windows_for_the_plan_s_life(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
+    plan = windowed_plan(2)
+    bench, beyond = Bench(plan), Reason.TOO_MANY_WINDOWS
+
+    def sent(client: str, window: int, stream: int = 1, records: int = 1) -> DeltaEntry:
+        return entry(client, tally(plan, 0, window, stream, sequence=window - W, records=records))
+
+    assert bench.kinds(sent(ALICE, W), sent(ALICE, W, stream=2), sent(ALICE, W + 2), sent(ALICE, W + 1)) == [
+        *["counted"] * 3,
+        beyond,
+    ]
+    assert bench.kinds(sent(ALICE, W + 1), sent(ALICE, W + 2, stream=2), sent(BOB, W + 1)) == [
+        "duplicate",
+        *["counted"] * 2,
+    ]
+    refused = tally(plan, 0, W + 1, 1, sequence=1)
+    assert recalled(bench, refused, 1, W + 1) == (RememberedKind.REFUSED, beyond)
+    bench.apply(seal(plan, W + 2))
+    bench.fold.forget(W + 2)
+    bench.save()
+    bench.crash()  # everything of these windows is forgotten, but in how many a client is
+    assert not bench.stored.state.contributions
+    assert [bench.fold.is_barred(client, W + 3) for client in (ALICE, BOB)] == [True, False]
+    assert bench.kinds(sent(ALICE, W + 3), sent(BOB, W + 3), sent(BOB, W + 4)) == [beyond, "counted", beyond]
+
+
+def test_a_delta_that_is_refused_takes_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = windowed_plan(1, records_per_client=2)
+    for kernels in ("fast", "plain"):
+        monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
+        bench = Bench(plan)
+        bench.apply(seal(plan))
+        sent = [
+            entry(ALICE, tally(plan, 0, W, 1, 0)),  # late
+            entry(ALICE, tally(plan, 0, W + 1, 1, 1, records=3)),  # too many records
+            entry(ALICE, tally(plan, 0, W + 2, 1, 2, records=2)),
+        ]
+        assert bench.kinds(*sent) == ["late", Reason.TOO_MANY_RECORDS, "counted"]
 
 
 # ---------------------------------------------------------------------------------------------------------- clients

@@ -1,7 +1,13 @@
 import asyncio
 
+import pytest
+
+from aggregator.errors import RefusedError
 from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.store.store import memory_store
 from aggregator.windows import WindowState
+from hushsum.errors import Reason
+from tests.aggregator.deltas import windowed_plan
 from tests.doubles import ManualRuntime, MemoryStore
 from tests.plans import small_plan
 from tests.services import NOW_MS
@@ -40,3 +46,36 @@ async def test_a_read_that_ends_after_a_newer_one_opens_no_window_again() -> Non
     await older
 
     assert tracker.state(window) is WindowState.CLOSING
+
+
+async def test_no_window_beyond_the_horizon_is_opened_and_its_deltas_are_refused_by_that_reason() -> None:
+    plan, runtime = windowed_plan(1, horizon=2), ManualRuntime(NOW_MS)
+    window = plan.window.index_at(NOW_MS)
+    for store in (MemoryStore(runtime), memory_store(runtime)):
+        runtime = ManualRuntime(NOW_MS)
+        await store.register(plan, 1, window)
+        tracker = WindowTracker(plan, store, runtime, skew_ms=0, first_window=window)
+        for turn in range(4):
+            await tracker.open_accepted()
+            if turn < 2:
+                tracker.check(window + turn)
+            await runtime.advance(3600)
+        assert await store.windows(plan.id) == {window: "open", window + 1: "open"}
+        for again in (tracker, WindowTracker(plan, store, runtime, skew_ms=0, first_window=window)):
+            await again.load()
+            await again.open_accepted()
+            with pytest.raises(RefusedError, match="horizon of the plan is 2 outcomes") as caught:
+                again.check(window + 4)
+            assert (caught.value.refusal.reason, caught.value.refusal.retry) == (Reason.WINDOW_BEYOND_HORIZON, False)
+
+
+async def test_a_skipped_window_takes_nothing_of_the_horizon() -> None:
+    runtime, window = ManualRuntime(NOW_MS), PLAN.window.index_at(NOW_MS)
+    store = memory_store(runtime, exclusive=True)
+    await store.register(PLAN, 1, window)
+    fence = await store.acquire_lease(PLAN.id, "test", "", 10) or 0
+    await store.open_windows(PLAN.id, window + 3, window + 3, horizon=2)
+    await store.mark_closing(PLAN.id, window + 3, fence=fence)
+    assert [*(await store.windows(PLAN.id)).values()] == [*["skipped"] * 3, "closing"]
+    await store.open_windows(PLAN.id, window + 3, window + 9, horizon=2)
+    assert {each for each, state in (await store.windows(PLAN.id)).items() if state == "open"} == {window + 4}

@@ -330,8 +330,10 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         await site.send(0)
         await site.releaser.seal(early=True)
     database = sqlite3.connect(tmp_path / "store.db")
-    for table in ("reservations", "leases", "plan_signatures", "round_claims", "receipts"):
+    later = ("reservations", "leases", "plan_signatures", "round_claims", "receipts", "sequences", "client_windows")
+    for table in later:
         database.execute(f"DROP TABLE {table}")
+    database.execute("DROP INDEX sequence_spends")
     database.execute("PRAGMA user_version=1")
     database.commit()
     database.close()

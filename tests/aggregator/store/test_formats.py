@@ -16,7 +16,7 @@ from tests.vectors.generate_store import SIGNED
 
 #: One window is released, one is charged with key 1111..., one is open and holds a delta: written by those versions.
 SAMPLES = Path(__file__).parents[2] / "vectors" / "store"
-VERSIONS = [1, 2, 3, 4]
+VERSIONS = [1, 2, 3, 4, 5]
 TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 
 

@@ -149,7 +149,7 @@ def test_a_spend_loses_what_its_events_do_together() -> None:
     (
         ("plan_id", "ab"),
         ("plan_id", "AB" * 32),
-        ("kind", "cumulative"),
+        ("kind", "sliding"),
         ("window", None),
         ("window", True),
         ("window", 2**53),

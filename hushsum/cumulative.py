@@ -1,0 +1,300 @@
+"""Cumulative releases: of all windows so far, one after another, under one ε (docs/privacy.md: cumulative releases).
+
+A pure state machine. ``initial`` gives the state before the first window; ``step`` takes a state, the exact counters of
+one window and private randomness, and gives the release and the next state. The same arguments give the same bytes.
+What a state holds is noised: nothing in it tells an exact total. Whoever keeps it makes sure that one state is stepped
+with one window and one key alone: two releases of one key that differ by their counters differ by an exact number.
+
+With buffers (δ > 0) a state holds 2^k·s + Σ w in two words, and the buffers β. With a tree (δ = 0) it holds the last
+release, and the keys of the nodes that are in use: each was read from a step's own randomness, so that neither a later
+key nor a later state tells it, and it is dropped when its node leaves.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import canonical
+from hushsum.entropy import KEY_BYTES, Entropy, KeyedEntropy
+from hushsum.errors import BudgetError, CanonicalError, GuaranteeError, PlanError, PlanMismatchError, ReleaseError
+from hushsum.labels import CHAINED_WINDOWS
+from hushsum.plan import Plan
+from hushsum.privacy.events import CUMULATIVE
+from hushsum.privacy.factorisation import LEVELS_MAX, UNIT, BufferedToeplitz, Cumulation, Node, SignedDigitTree
+from hushsum.releases import Release
+from hushsum.schema import Table
+from hushsum.sketch import Sketch
+
+STATE_FORMAT: Final = 1
+_MAGIC: Final = b"HUSC"
+_DIGEST_BYTES: Final = 32
+_CHECKSUM_BYTES: Final = 4  # against accidents: a store that was restored or altered shows by the chained digest
+_HEADER_BYTES_MAX: Final = 1 << 20
+_BLOCK: Final = 1 << 14  # counters whose words stay in the second-level cache
+_UNIT_BITS: Final = UNIT.bit_length() - 1
+_WORDS: Final = np.dtype("<i8")
+_PARTS: Final = np.dtype("<u4")
+
+Counters = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class CumulativeState:
+    """What a sequence carries from one outcome to the next.
+
+    Attributes:
+        plan_id: 32 bytes.
+        step: How many outcomes there were.
+        digest: 32 bytes: of the sealed counters of all of them (:func:`chained`); before the first the plan's id.
+        first_window: Index of the first one's window; None before it.
+        last_window: Index of the last one's; None before it.
+        words: (n,) int64, the counters and then the count counters: with buffers the whole part of 2^k·s + Σ w in
+            counters, with a tree the last release; empty before the first.
+        parts: (n,) uint32: with buffers the rest of that sum, in units of 2^−k of a counter; empty with a tree.
+        buffers: (d, n) int64: β of each buffer; empty with a tree.
+        keys: Of each node in use its 32 bytes; none with buffers.
+    """
+
+    plan_id: bytes
+    step: int
+    digest: bytes
+    first_window: int | None = None
+    last_window: int | None = None
+    words: Counters = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    parts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32), repr=False)
+    buffers: Counters = field(default_factory=lambda: np.zeros((0, 0), np.int64), repr=False)
+    keys: Mapping[Node, bytes] = field(default_factory=dict, repr=False)
+
+    def to_bytes(self) -> bytes:
+        """``HUSC``, version (2 bytes), header (canonical bytes after their length in 4), arrays, CRC-32 of all."""
+        fields: dict[str, object] = {"plan_id": self.plan_id.hex(), "step": self.step, "digest": self.digest.hex()}
+        for key in ("first_window", "last_window"):
+            if (number := getattr(self, key)) is not None:
+                fields[key] = number
+        if self.keys:
+            nodes = sorted(self.keys, key=lambda node: (node.level, node.index))
+            fields["nodes"] = [
+                {"level": node.level, "index": node.index, "key": self.keys[node].hex()} for node in nodes
+            ]
+        header = canonical.encode(fields)
+        pieces = (
+            _MAGIC + STATE_FORMAT.to_bytes(2, "big") + len(header).to_bytes(4, "big") + header,
+            self.words.astype(_WORDS, copy=False).reshape(-1).data,
+            self.parts.astype(_PARTS, copy=False).reshape(-1).data,
+            self.buffers.astype(_WORDS, copy=False).reshape(-1).data,
+        )
+        checksum = 0
+        for piece in pieces:
+            checksum = zlib.crc32(piece, checksum)
+        return b"".join((*pieces, checksum.to_bytes(_CHECKSUM_BYTES, "big")))
+
+    @classmethod
+    def from_bytes(cls, plan: Plan, data: bytes) -> "CumulativeState":
+        """Reads what :meth:`to_bytes` wrote.
+
+        Args:
+            plan: Whose sequence it is.
+            data: All bytes.
+
+        Raises:
+            GuaranteeError: The plan has no cumulative releases.
+            ReleaseError: Truncated, altered, of another plan or of a newer format.
+        """
+        cumulation = _cumulation(plan)
+        start = len(_MAGIC) + 6
+        if data[: len(_MAGIC)] != _MAGIC or len(data) < start + _CHECKSUM_BYTES:
+            raise ReleaseError("not the state of a cumulative sequence")
+        version = int.from_bytes(data[len(_MAGIC) : start - 4], "big")
+        if version != STATE_FORMAT:
+            raise ReleaseError(f"state format {version}, this version of Hushsum supports {STATE_FORMAT}")
+        body, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
+            raise ReleaseError("checksum mismatch: the state is truncated or altered")
+        size = int.from_bytes(data[start - 4 : start], "big")
+        if size > _HEADER_BYTES_MAX or start + size > len(body):
+            raise ReleaseError(f"a header of {size} bytes, expected at most {_HEADER_BYTES_MAX} and within the state")
+        try:
+            table = Table(canonical.decode(bytes(body[start : start + size])), "state")
+            return cls._read(plan, cumulation, table, body[start + size :])
+        except (CanonicalError, PlanError, ValueError) as error:
+            raise ReleaseError(f"not a state that this version can read: {error}") from error
+
+    @classmethod
+    def _read(cls, plan: Plan, cumulation: Cumulation, table: Table, arrays: memoryview) -> "CumulativeState":
+        plan_id, digest = (bytes.fromhex(table.text(key)) for key in ("plan_id", "digest"))
+        step = table.integer("step", low=0, high=cumulation.horizon)
+        first, last = (
+            table.integer(key, low=-canonical.INTEGER_LIMIT) if step else None
+            for key in ("first_window", "last_window")
+        )
+        keys = {}
+        for entry in table.tables("nodes"):
+            node = Node(entry.integer("level", low=0, high=LEVELS_MAX), entry.integer("index", low=0))
+            keys[node] = bytes.fromhex(entry.text("key"))
+            entry.finish()
+        table.finish()
+        if plan_id != plan.id:
+            raise ReleaseError(f"a state of plan {plan_id.hex()[:12]}, expected one of plan {plan.hex_id[:12]}")
+        if len(digest) != _DIGEST_BYTES or any(len(key) != KEY_BYTES for key in keys.values()):
+            raise ReleaseError(f"digests and keys that are not all of {_DIGEST_BYTES} bytes")
+        made, n = cumulation.factorisation, _size(plan) if step else 0
+        depth = len(made.theta) if isinstance(made, BufferedToeplitz) else 0
+        ends = np.cumsum([8 * n, 4 * n if depth else 0, 8 * n * depth]).tolist()
+        if len(arrays) != ends[-1]:
+            raise ReleaseError(f"arrays of {len(arrays)} bytes, expected {ends[-1]}")
+        if set(keys) != (made.nodes(step).keys() if isinstance(made, SignedDigitTree) else set()):
+            raise ReleaseError(f"{len(keys)} keys of nodes, expected those that step {step} uses")
+        words = np.frombuffer(arrays[: ends[0]], _WORDS).astype(np.int64)
+        parts = np.frombuffer(arrays[ends[0] : ends[1]], _PARTS).astype(np.uint32)
+        buffers = np.frombuffer(arrays[ends[1] :], _WORDS).astype(np.int64).reshape(depth, n if depth else 0)
+        return cls(plan_id, step, digest, first, last, words, parts, buffers, keys)
+
+
+def initial(plan: Plan) -> bytes:
+    """The state before the first window: without any data.
+
+    Raises:
+        GuaranteeError: The plan has no cumulative releases.
+    """
+    _cumulation(plan)
+    return CumulativeState(plan.id, 0, plan.id).to_bytes()
+
+
+def chained(previous: bytes, sealed: bytes) -> bytes:
+    """The digest that a reservation fixes: of this window's sealed counters, chained to all before it; 32 bytes.
+
+    Args:
+        previous: :attr:`CumulativeState.digest` of the state that is stepped, 32 bytes.
+        sealed: Digest of the window's sealed counters, 32 bytes.
+
+    Raises:
+        ValueError: A digest of another length.
+    """
+    if len(previous) != _DIGEST_BYTES or len(sealed) != _DIGEST_BYTES:
+        raise ValueError(f"digests of {_DIGEST_BYTES} bytes, got {len(previous)} and {len(sealed)}")
+    return hashlib.sha256(CHAINED_WINDOWS + previous + sealed).digest()
+
+
+def step(
+    plan: Plan, state: bytes, sketch: Sketch, *, window: int, sealed: bytes, entropy: Entropy
+) -> tuple[Release, bytes]:
+    """The next release of a sequence, of all windows so far, and the state after it.
+
+    The arguments decide the bytes of both, as long as ``entropy`` gives the same bytes: one of
+    :class:`hushsum.entropy.KeyedEntropy` of the same key. Nothing is charged here: the whole sequence is one spend.
+
+    Args:
+        plan: Of cumulative releases.
+        state: What :func:`initial` or the last step gave.
+        sketch: The exact counters of this window alone.
+        window: Its index, above that of the last step; a window that is skipped takes no step.
+        sealed: Digest of its sealed counters, 32 bytes; the next state has it chained.
+        entropy: Private randomness of this step alone: a fresh one, never that of another step.
+
+    Raises:
+        GuaranteeError: The plan has no cumulative releases.
+        BudgetError: The sequence has as many outcomes as the plan's horizon: ε covers no more.
+        ReleaseError: The state cannot be read, or the window is not above its last one.
+        PlanMismatchError: The sketch is of another plan.
+    """
+    cumulation, before = _cumulation(plan), CumulativeState.from_bytes(plan, state)
+    if sketch.plan.id != plan.id:
+        raise PlanMismatchError(f"a sketch of plan {sketch.plan.hex_id[:12]}, expected one of plan {plan.hex_id[:12]}")
+    if before.step >= cumulation.horizon:
+        raise BudgetError(
+            f"plan {plan.name!r} has had the {cumulation.horizon} outcomes of window.horizon, which ε covers: for more "
+            "windows make another plan, which adds its own ε"
+        )
+    if before.last_window is not None and window <= before.last_window:
+        raise ReleaseError(f"window {window} after window {before.last_window}, expected a later one")
+    exact = np.concatenate([sketch.counters.reshape(-1), sketch.counts])
+    made = cumulation.factorisation
+    if isinstance(made, BufferedToeplitz):
+        values, after = _with_buffers(plan, made, before, exact, entropy)
+    else:
+        values, after = _with_tree(plan, made, before, exact, entropy)
+    split = sketch.counters.size
+    first = window if before.first_window is None else before.first_window
+    release = Release(
+        plan=plan,
+        kind=CUMULATIVE,
+        window=window,
+        counters=values[:split].reshape(sketch.counters.shape),
+        counts=values[split:],
+        guarantee=plan.guarantee,
+        accounted=True,
+        step=before.step + 1,
+        first_window=first,
+    )
+    words, parts, buffers, keys = after
+    digest = chained(before.digest, sealed)
+    following = CumulativeState(plan.id, before.step + 1, digest, first, window, words, parts, buffers, keys)
+    return release, following.to_bytes()
+
+
+_After = tuple[Counters, npt.NDArray[np.uint32], Counters, dict[Node, bytes]]
+
+
+def _with_buffers(
+    plan: Plan, made: BufferedToeplitz, before: CumulativeState, exact: Counters, entropy: Entropy
+) -> tuple[Counters, _After]:
+    """w_t = z_t − Σ round(ω_i·β_i); β_i ← round(θ_i·β_i) + w_t; published s_t + round(2^−k·Σ w)."""
+    n, bits, depth = exact.size, made.bits, len(made.theta)
+    draws = plan.privacy.mechanism.noise().sample(n, entropy)
+    words = before.words if before.step else np.zeros(n, np.int64)
+    parts = before.parts if before.step else np.zeros(n, np.uint32)
+    buffers = before.buffers if before.step else np.zeros((depth, n), np.int64)
+    values = np.empty(n, np.int64)
+    for start in range(0, n, _BLOCK):
+        at = slice(start, start + _BLOCK)
+        noise = draws[at]
+        for omega, buffer in zip(made.omega, buffers, strict=True):
+            noise -= _share(omega, buffer[at])
+        for theta, buffer in zip(made.theta, buffers, strict=True):
+            buffer[at] = _share(theta, buffer[at]) + noise
+        rest = parts[at] + noise  # int64
+        words[at] += exact[at] + (rest >> bits)
+        rest &= (1 << bits) - 1
+        parts[at] = rest
+        values[at] = words[at] + (rest >> bits - 1)
+    return values, (words, parts, buffers, {})
+
+
+def _share(share: int, buffer: Counters) -> Counters:
+    """round(share/2^20·buffer), halves up, in 64 bits: the share is below 2^20, or 2^20 itself."""
+    low = (share * (buffer & (UNIT - 1)) + (UNIT >> 1)) >> _UNIT_BITS
+    return share * (buffer >> _UNIT_BITS) + low
+
+
+def _with_tree(
+    plan: Plan, made: SignedDigitTree, before: CumulativeState, exact: Counters, entropy: Entropy
+) -> tuple[Counters, _After]:
+    """The last release, the window, and the noise of the nodes that enter, without that of those that leave."""
+    sampler = plan.privacy.mechanism.noise()
+    old, new = made.nodes(before.step), made.nodes(before.step + 1)
+    values = exact + before.words if before.step else exact.copy()
+    keys = {node: key for node, key in before.keys.items() if node in new}
+    for node, sign in old.items():
+        if node not in new:
+            values -= sign * sampler.sample(exact.size, KeyedEntropy(before.keys[node]))
+    for node in sorted(new.keys() - old.keys(), key=lambda node: (node.level, node.index)):
+        keys[node] = entropy.read(KEY_BYTES)
+        values += new[node] * sampler.sample(exact.size, KeyedEntropy(keys[node]))
+    nothing = np.zeros(0, np.uint32), np.zeros((0, 0), np.int64)
+    return values, (values, *nothing, keys)
+
+
+def _cumulation(plan: Plan) -> Cumulation:
+    cumulation = plan.privacy.cumulation
+    if cumulation is None:
+        raise GuaranteeError(f"plan {plan.name!r} has window.release {plan.window.kind!r}, expected {CUMULATIVE!r}")
+    return cumulation
+
+
+def _size(plan: Plan) -> int:
+    return int(np.prod(plan.counters_shape)) + plan.count_counters

@@ -1,0 +1,369 @@
+"""Cumulative releases: a pure state machine whose state tells no exact total, and a sequence that is charged once.
+
+False alarms of the tests that draw: below 10^-6 each (six standard deviations of a mean of many squares).
+"""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import hushsum as hs
+from hushsum import cumulative, query
+from hushsum.cumulative import CumulativeState, chained
+from hushsum.entropy import KeyedEntropy, OsEntropy
+from hushsum.errors import BudgetError, GuaranteeError, PlanError, PlanMismatchError, ReleaseError
+from hushsum.outcomes import decide
+from hushsum.privacy.accountant import Account
+from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, TUMBLING, Spend
+from hushsum.privacy.factorisation import BufferedToeplitz, Node
+from hushsum.privacy.spending import spend_of
+from hushsum.privacy.statement import pays_for
+from tests.hushsum.cumulative_plans import cumulative_plan
+
+HERMITE = {"family": "hermite", "kernel": "gaussian", "bandwidth": "0.5", "order": 4, "cutoff": "3"}
+PURE = cumulative_plan()
+ZCDP = cumulative_plan(delta="0.000001")
+SEALED = bytes(range(32))
+Ints = npt.NDArray[np.int64]
+
+
+def sketch_of(plan: hs.Plan, records: int = 20, seed: int = 0) -> hs.Sketch:
+    return hs.Sketch(plan).add(np.random.default_rng(seed).random((records, 2))) if records else hs.Sketch(plan)
+
+
+def stepped(
+    plan: hs.Plan, state: bytes, number: int, *, records: int = 20, key: int | None = None, seed: int = 0
+) -> tuple[hs.Release, bytes]:
+    entropy = OsEntropy() if key is None else KeyedEntropy(key.to_bytes(32, "big"))
+    sketch = sketch_of(plan, records, seed)
+    return cumulative.step(plan, state, sketch, window=number, sealed=SEALED, entropy=entropy)
+
+
+def sequence(plan: hs.Plan, steps: int, records: int = 20) -> tuple[list[hs.Release], bytes]:
+    state, releases = cumulative.initial(plan), []
+    for number in range(1, steps + 1):
+        release, state = stepped(plan, state, number, records=records)
+        releases.append(release)
+    return releases, state
+
+
+def noise_of(release: hs.Release, exact: Ints) -> Ints:
+    return np.asarray(release.counters - exact).reshape(-1)
+
+
+@pytest.mark.parametrize("plan", [PURE, ZCDP], ids=["tree", "buffers"])
+def test_the_same_arguments_give_the_same_bytes_and_another_key_others(plan: hs.Plan) -> None:
+    _, state = sequence(plan, 14)
+    first, second = (stepped(plan, state, 15, key=7) for _ in range(2))
+    assert (first[0].to_bytes(), first[1]) == (second[0].to_bytes(), second[1])
+    other = stepped(plan, state, 15, key=8)
+    assert (other[0].counters != first[0].counters).any()
+    assert other[1] != first[1]
+
+
+@pytest.mark.parametrize("plan", [PURE, ZCDP], ids=["tree", "buffers"])
+def test_releases_are_of_all_windows_so_far(plan: hs.Plan) -> None:
+    state, exact = cumulative.initial(plan), np.zeros(plan.counters_shape, np.int64)
+    for number, window in enumerate((5, 6, 9, 10), 1):  # 7 and 8 were skipped, and take no step
+        sketch = sketch_of(plan, 10**6 // 50, seed=number)
+        release, state = cumulative.step(plan, state, sketch, window=window, sealed=SEALED, entropy=OsEntropy())
+        exact = exact + sketch.counters
+        assert (release.step, release.span, release.window) == (number, (5, window), window)
+        assert release.kind == CUMULATIVE
+        assert release.accounted
+        limit = 60 * math.sqrt(plan.privacy.mechanism.noise_variance * query.noise_covariance(plan, number, number))
+        assert np.abs(noise_of(release, exact)).max() < limit
+        assert hs.Release.from_bytes(release.to_bytes()).to_bytes() == release.to_bytes()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("delta", ["0", "0.000001"], ids=["tree", "buffers"])
+@pytest.mark.parametrize(
+    ("horizon", "rows", "at"),
+    [(150, 64, 150), pytest.param(10_000, 256, 10_000, marks=[pytest.mark.long, pytest.mark.slow])],
+)
+def test_whole_releases_err_by_what_is_stated(delta: str, horizon: int, rows: int, at: int) -> None:
+    plan = cumulative_plan(delta=delta, horizon=horizon, sketch={"rows": rows, "buckets": 64})
+    state, empty = cumulative.initial(plan), hs.Sketch(plan)
+    kept: dict[int, npt.NDArray[np.float64]] = {}
+    for number in range(1, at + 1):
+        release, state = cumulative.step(plan, state, empty, window=number, sealed=SEALED, entropy=OsEntropy())
+        if number in (1, at // 3, at):
+            kept[number] = release.counters.reshape(-1).astype(np.float64)
+    n, variance = rows * 64, plan.privacy.mechanism.noise_variance
+    allowed = 6 * math.sqrt(5 / n)  # a discrete Laplace draw alone has a kurtosis of 6
+    for number, noise in kept.items():
+        expected = variance * query.noise_covariance(plan, number, number)
+        assert float(np.square(noise).mean()) == pytest.approx(expected, rel=allowed)
+        both = query.noise_covariance(plan, number, at) * variance
+        last = variance * query.noise_covariance(plan, at, at)
+        assert float((noise * kept[at]).mean()) == pytest.approx(both, abs=allowed * math.sqrt(expected * last))
+
+
+def test_noise_of_a_span_is_that_of_the_difference() -> None:
+    for plan in (PURE, ZCDP):
+        releases, _ = sequence(plan, 12, records=0)
+        early, late = (query.noise_covariance(plan, step, step) for step in (5, 12))
+        span = early + late - 2 * query.noise_covariance(plan, 5, 12)
+        assert 0 < span <= early + late
+        noise = noise_of(releases[11], np.asarray(releases[4].counters)).astype(np.float64)
+        expected = span * plan.privacy.mechanism.noise_variance
+        assert float(np.square(noise).mean()) == pytest.approx(expected, rel=6 * math.sqrt(5 / noise.size))
+
+
+@pytest.mark.parametrize("plan", [PURE, ZCDP], ids=["tree", "buffers"])
+def test_a_state_tells_no_exact_total(plan: hs.Plan) -> None:
+    """Of one exact window, states of many keys differ in every array, and their mean distance is that of the noise."""
+    _, before = sequence(plan, 3, records=0)
+    seen = [CumulativeState.from_bytes(plan, stepped(plan, before, 4, key=key)[1]) for key in range(2, 10)]
+    exact = np.concatenate([sketch_of(plan).counters.reshape(-1), sketch_of(plan).counts])
+    for state in seen:
+        assert exact.tobytes() not in state.to_bytes()
+        assert not (state.words == exact).all()
+    distances = [float(np.abs(a.words - b.words).mean()) for a, b in pairwise(seen)]
+    assert min(distances) > 1
+
+
+def test_keys_of_nodes_are_their_own_and_go_with_the_node() -> None:
+    state, known, keys = cumulative.initial(PURE), dict[Node, bytes](), dict[Node, bytes]()
+    for number in range(1, 40):
+        _, state = stepped(PURE, state, number, key=number, records=0)
+        keys = dict(CumulativeState.from_bytes(PURE, state).keys)
+        assert number.to_bytes(32, "big") not in state  # the step's own key is not kept
+        assert len(set(keys.values())) == len(keys)
+        for node, key in keys.items():
+            assert known.setdefault(node, key) == key
+    assert len(known) > len(keys)  # others have left, and their keys with them
+    gone = set(known.values()) - set(keys.values())
+    assert not any(key.hex().encode() in state for key in gone)
+
+
+def test_memory_is_at_most_five_vectors() -> None:
+    for plan in (PURE, ZCDP):
+        _, state = sequence(plan, 5)
+        vector = 8 * (math.prod(plan.counters_shape) + plan.count_counters)
+        assert len(state) <= 5 * vector + 4096
+
+
+def test_digests_are_chained() -> None:
+    first = CumulativeState.from_bytes(PURE, cumulative.initial(PURE))
+    assert first.digest == PURE.id
+    _, state = stepped(PURE, cumulative.initial(PURE), 1)
+    assert CumulativeState.from_bytes(PURE, state).digest == chained(PURE.id, SEALED)
+    assert chained(PURE.id, SEALED) != chained(SEALED, PURE.id)
+    with pytest.raises(ValueError, match="32 bytes"):
+        chained(b"", SEALED)
+
+
+def test_a_sequence_ends_at_its_horizon() -> None:
+    plan = cumulative_plan(horizon=2)
+    _, state = sequence(plan, 2)
+    with pytest.raises(BudgetError, match="had the 2 outcomes"):
+        stepped(plan, state, 3)
+
+
+def test_states_that_are_not_of_this_sequence_are_refused() -> None:
+    _, state = sequence(ZCDP, 3)
+    with pytest.raises(ReleaseError, match="window 3 after window 3"):
+        stepped(ZCDP, state, 3)
+    with pytest.raises(ReleaseError, match="of plan"):
+        stepped(cumulative_plan(delta="0.000001", horizon=99), state, 4)
+    with pytest.raises(PlanMismatchError):
+        cumulative.step(ZCDP, state, sketch_of(PURE), window=4, sealed=SEALED, entropy=OsEntropy())
+    for at in range(0, len(state), 97):
+        altered = state[:at] + bytes([state[at] ^ 1]) + state[at + 1 :]
+        with pytest.raises(ReleaseError):
+            stepped(ZCDP, altered, 4)
+        with pytest.raises(ReleaseError):
+            stepped(ZCDP, state[:at], 4)
+    with pytest.raises(GuaranteeError, match="tumbling"):
+        cumulative.initial(tumbling())
+
+
+def fields_of(plan: hs.Plan) -> dict[str, Any]:
+    return {key: value for key, value in plan.to_fields().items() if key != "format"}
+
+
+def tumbling() -> hs.Plan:
+    fields = fields_of(PURE)
+    privacy = {key: value for key, value in fields["privacy"].items() if key != "mechanism"}
+    return hs.Plan.from_fields(
+        {"name": "x", "record": fields["record"], "sketch": fields["sketch"], "privacy": privacy}
+    )
+
+
+def test_no_other_way_releases_a_cumulative_plan() -> None:
+    sketch = sketch_of(PURE)
+    with pytest.raises(GuaranteeError, match="cumulative"):
+        hs.release(sketch)
+    with pytest.raises(GuaranteeError, match="cumulative"):
+        decide(sketch, kind=TUMBLING, window=1, clients=3, entropy=OsEntropy())
+    for kind, window in ((TUMBLING, 1), (IN_PROCESS, None)):
+        with pytest.raises(GuaranteeError, match="paid for together"):
+            spend_of(PURE, kind=kind, window=window)
+    with pytest.raises(GuaranteeError, match="tumbling"):
+        spend_of(tumbling(), kind=CUMULATIVE, window=None)
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"])
+def test_error_bars_are_those_of_the_step(delta: str) -> None:
+    plan = _hermite(delta)
+    releases, _ = sequence(plan, 12)
+    queries = np.array([[0.5, 0.5], [0.1, 0.9]])
+    for release in (releases[0], releases[11]):
+        factor = query.noise_covariance(plan, release.step or 0, release.step or 0)
+        by_hand = plan.family.answer(
+            release.counters[0], queries, noise_variance=factor * plan.privacy.mechanism.noise_variance
+        )
+        assert np.allclose(release.kernel_sum(queries).std_error, by_hand.std_error)
+        expected = math.sqrt(factor * plan.privacy.mechanism.noise_variance) / plan.privacy.mechanism.count_scale
+        assert query.count_std_error(plan, draws=release.draws) == pytest.approx(expected)
+        assert np.isfinite(release.density(queries).std_error).all()
+    assert (releases[11].kernel_sum(queries).std_error > releases[0].kernel_sum(queries).std_error).all()
+    worst = query.noise_std_error(plan)
+    assert worst >= query.noise_std_error(plan, releases[11].draws)
+
+
+def _hermite(delta: str) -> hs.Plan:
+    fields = fields_of(cumulative_plan(delta=delta))
+    privacy = {key: value for key, value in fields["privacy"].items() if key != "mechanism"}
+    kept = {key: fields[key] for key in ("name", "record", "window")}
+    return hs.Plan.from_fields({**kept, "sketch": HERMITE, "privacy": privacy})
+
+
+def test_a_sequence_is_one_spend_that_counts_once() -> None:
+    for plan in (PURE, ZCDP):
+        spend = spend_of(plan, kind=CUMULATIVE, window=None)
+        assert Spend.from_bytes(spend.to_bytes()) == spend
+        account = Account(plan.limits).charge(spend)
+        once = account.spent
+        assert once.epsilon <= 1
+        assert account.recorded(spend, Spend.from_bytes(spend.to_bytes())).spent == once  # as receipts repeat it
+        assert len(account.recorded(spend).spends) == 1
+        with pytest.raises(BudgetError, match="already charged"):
+            account.charge(spend)
+        assert "paid for" in pays_for(account, spend)
+        later = cumulative_plan(delta=fields_of(plan)["privacy"]["delta"], horizon=77)
+        both = account.charge(spend_of(later, kind=CUMULATIVE, window=None))
+        assert both.spent.epsilon > 1.4 * once.epsilon  # of two plans: they add, records too
+        with pytest.raises(BudgetError, match="cumulative"):
+            both.charge(spend)
+
+
+def test_spends_that_do_not_support_their_claim_are_refused() -> None:
+    fields: dict[str, Any] = spend_of(PURE, kind=CUMULATIVE, window=None).to_fields()
+    event = fields["events"][0]
+    levels = len(event["cumulation"]["factorisation"]["blocks"])
+    assert levels > 1
+    weak = {**event, "scale": str(Fraction(event["scale"]) * (levels - 1) / levels)}
+    with pytest.raises(GuaranteeError, match="does not support"):
+        Spend.from_fields({**fields, "events": [weak]})
+    bare = {key: value for key, value in event.items() if key != "cumulation"}
+    with pytest.raises(PlanError, match="factorisation"):
+        Spend.from_fields({**fields, "events": [bare]})
+    with pytest.raises(PlanError, match="window"):
+        Spend.from_fields({**fields, "window": 0})
+
+
+def test_a_claim_with_too_little_noise_is_refused_by_every_reader() -> None:
+    for plan in (PURE, ZCDP):
+        mechanism = plan.privacy.mechanism.to_fields()
+        scale = plan.privacy.mechanism.scale
+        fields = fields_of(plan)
+        weak = {**mechanism, "scale": str(scale * Fraction(999, 1000))}
+        with pytest.raises(PlanError, match="scale"):
+            hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": weak}})
+        longer = {**fields["window"], "horizon": 10**6}
+        if isinstance(plan.privacy.mechanism.factorisation, BufferedToeplitz):  # more steps move more
+            with pytest.raises(PlanError, match="scale"):
+                hs.Plan.from_fields({**fields, "window": longer})
+        bare = {key: value for key, value in mechanism.items() if key != "factorisation"}
+        with pytest.raises(PlanError, match="factorisation"):
+            hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": bare}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"window": {"min_clients": 5}}, "min_clients"),
+        ({"mode": "secure", "total_delta": "0.001"}, "window.release"),
+        ({"mode": "local"}, "window.release"),
+        ({"unit": "client", "records_per_client": 2}, "windows_per_client"),
+        ({"unit": "client", "records_per_client": 2, "window": {"windows_per_client": 101}}, "windows_per_client"),
+        ({"window": {"windows_per_client": 2}}, "windows_per_client"),
+        ({"horizon": 0}, "horizon"),
+        ({"horizon": 10**6 + 1}, "horizon"),
+    ],
+)
+def test_contradictions_are_refused_by_their_key(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(PlanError, match=named):
+        cumulative_plan(**keys)
+
+
+def test_keys_of_a_sequence_are_refused_without_one() -> None:
+    fields = fields_of(tumbling())
+    assert "horizon" not in fields["window"]
+    for key in ("horizon", "windows_per_client"):
+        with pytest.raises(PlanError, match=key):
+            hs.Plan.from_fields({**fields, "window": {**fields["window"], key: 3}})
+
+
+@pytest.mark.parametrize(("windows", "factor"), [(2, 1.92), (10, 8.8), (100, 77)])
+def test_noise_grows_with_the_windows_of_a_client(windows: int, factor: float) -> None:
+    def scale(number: int, delta: str) -> float:
+        plan = cumulative_plan(
+            delta=delta,
+            horizon=10**4,
+            unit="client",
+            records_per_client=1,
+            window={"windows_per_client": number},
+        )
+        return plan.privacy.mechanism.noise_variance
+
+    assert math.sqrt(scale(windows, "0.000001") / scale(1, "0.000001")) == pytest.approx(factor, rel=0.02)
+    assert math.sqrt(scale(windows, "0") / scale(1, "0")) == pytest.approx(windows, rel=1e-3)
+
+
+def test_a_plan_says_what_its_releases_are() -> None:
+    plan = cumulative_plan(unit="client", records_per_client=3, window={"windows_per_client": 4})
+    assert ("releases", "cumulative: one epsilon for 100 outcomes; a client is counted in at most 4 of them") in list(
+        plan.summary()
+    )
+    releases, _ = sequence(cumulative_plan(), 1)
+    assert "all cumulative releases of its sequence together" in releases[0].statement()
+    assert "in at most 4 windows" in plan.guarantee.statement(accounted=True)
+    assert "step=1" in repr(releases[0])
+
+
+def test_texts_say_what_windows_of_a_client_cost() -> None:
+    plan = cumulative_plan(
+        delta="0.000001", horizon=10**4, unit="client", records_per_client=3, window={"windows_per_client": 10}
+    )
+    assert plan.privacy.cumulation is not None
+    text = plan.privacy.cumulation.windows_text()
+    assert text == (
+        "a client is counted in at most 10 windows over the plan's life, and in none after that. Noise by that number: "
+        "x 1 for 1, x 1.91 for 2, x 8.88 for 10, x 77.4 for 100"
+    )
+    assert PURE.privacy.cumulation is not None
+    assert not PURE.privacy.cumulation.windows_text()
+
+
+def test_trees_of_too_many_keys_are_refused() -> None:
+    fields = fields_of(cumulative_plan(horizon=10_000))
+    mechanism = {**fields["privacy"]["mechanism"], "factorisation": {"blocks": [1]}}
+    with pytest.raises(PlanError, match="at most 4096 nodes"):
+        hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": mechanism}})
+
+
+def test_laplace_noise_may_be_asked_for_with_a_delta() -> None:
+    plan = cumulative_plan(delta="0.000001", noise="laplace")
+    assert plan.privacy.mechanism.to_fields()["factorisation"] == PURE.privacy.mechanism.to_fields()["factorisation"]
+    (event,) = spend_of(plan, kind=CUMULATIVE, window=None).events
+    assert event.loss.epsilon == 1
+    assert event.loss.pure_rho == Fraction(1, 2)  # nothing less: neighbours may be adaptive
