@@ -48,7 +48,10 @@ _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
     "aggregator.shuffler": lambda config: config.role == "shuffler",
 }
 #: Never used by a service.
-_LEFT_OUT: Final = ("aggregator.__main__", "hushsum.plots", "hushsum.advice", "hushsum.choosing", "hushsum.estimators")
+_LEFT_OUT: Final = (
+    "aggregator.__main__", "hushsum.advice", "hushsum.choosing", "hushsum.estimators", "hushsum.panels",
+    "hushsum.plot_pages", "hushsum.plots",
+)  # fmt: skip
 #: Modules that the standard library imports at their first use.
 _STANDARD: Final = ("encodings.idna", "statistics", "stringprep")
 

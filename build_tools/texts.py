@@ -138,12 +138,13 @@ def _help() -> Iterator[Text]:
 
 
 def _docstrings() -> Iterator[Text]:
-    """First lines of the docstrings of public names, and of their public methods."""
+    """First lines of the docstrings of public names, and of their public methods, inherited ones too."""
     for package in map(importlib.import_module, PUBLIC):
         for name in package.__all__:
             public = getattr(package, name)
-            members = vars(public).items() if inspect.isclass(public) else ()
-            for at, each in [(name, public), *((f"{name}.{inner}", value) for inner, value in members)]:
+            bases = reversed(public.__mro__) if inspect.isclass(public) else ()
+            members = {inner: value for base in bases for inner, value in vars(base).items()}
+            for at, each in [(name, public), *((f"{name}.{inner}", value) for inner, value in members.items())]:
                 target = getattr(each, "fget", None) or getattr(each, "__func__", each)
                 if at.rpartition(".")[2].startswith("_") or not (inspect.isroutine(target) or inspect.isclass(target)):
                     continue

@@ -39,7 +39,7 @@ from hushsum.sketch import Sketch
 
 if TYPE_CHECKING:
     from hushsum.privacy.ledger import Ledger
-    from hushsum.releases import Release, load, release
+    from hushsum.releases import Release, Series, load, release
 
 __version__ = "0.1.0"
 
@@ -68,6 +68,7 @@ __all__ = [
     "RecordError",
     "Release",
     "ReleaseError",
+    "Series",
     "Sketch",
     "load",
     "release",
@@ -77,6 +78,7 @@ __all__ = [
 _LOADED_AT_FIRST_USE: Final = {
     "Ledger": "hushsum.privacy.ledger",
     "Release": "hushsum.releases",
+    "Series": "hushsum.releases",
     "load": "hushsum.releases",
     "release": "hushsum.releases",
 }

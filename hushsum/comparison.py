@@ -21,6 +21,7 @@ from hushsum.errors import PlanError
 from hushsum.families import Answer, SetRecords
 from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
+from hushsum.privacy.relations import CLIENT
 from hushsum.query import Queryable
 from hushsum.student_t import student_t_tail
 from hushsum.tables import read_queries
@@ -110,28 +111,17 @@ class _Side:
         mechanism = self.release.plan.privacy.mechanism
         deviation = np.sqrt(np.square(self.errors) + np.square(pooled * self.total_error)) / self.total
         of_count = np.abs(pooled) / mechanism.count_scale if mechanism.count_scale else 0.0
-        most = np.maximum(_weight_max(self.release.plan), of_count) / self.total
+        most = np.maximum(self.release.plan.family.answer_weight_max, of_count) / self.total
         weight = np.minimum(deviation / math.sqrt(mechanism.noise_variance * self.draws), most)
         return _Noise(deviation, weight, mechanism.noise_variance, mechanism.name == DISCRETE_GAUSSIAN)
 
     def sample(self, high: Floats) -> "_Sample":
         """That of its density, if that is at most ``high`` in the population."""
         plan = self.release.plan
-        clients = max(self.total - 2.0 * self.total_error, 1.0) / (plan.privacy.records_per_client or 1)
-        signed = plan.family.name == "fourier" and plan.family.to_fields().get("draws") == "given"
-        return _Sample(high, clients, signed)
-
-
-def _weight_max(plan: Plan) -> float:
-    """What no counter exceeds in the weights of a kernel sum; infinity where that is not known."""
-    if plan.family.name == "hermite":
-        from hushsum.families.hermite import Hermite
-
-        assert isinstance(plan.family, Hermite), "of this name"
-        return plan.family.answer_weight_max
-    if plan.family.name == "partition" and plan.family.to_fields()["levels"] == 1:
-        return 1.0 / plan.family.shape[0]
-    return math.inf
+        windows = min(self.release.windows, plan.window.windows_per_client or self.release.windows)
+        most = (plan.privacy.records_per_client or 1) * (windows if plan.privacy.unit == CLIENT else 1)
+        clients = max(self.total - 2.0 * self.total_error, 1.0) / most
+        return _Sample(high, clients, plan.family.kernel_min < 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +158,12 @@ class _Noise:
             return 0.5 * np.square(t * self.deviation)
         draws = np.square(self.deviation) / (self.variance * np.square(self.weight))
         return -draws * np.log1p(-self.variance * (np.cosh(t * self.weight) - 1.0))
+
+
+def _joined(opposed: float, one: _Noise, other: _Noise) -> list[_Noise]:
+    """The difference of two that share draws with opposite signs: a sum of draws, each with the weights of both."""
+    deviation = np.sqrt(_variance(opposed, one.deviation, other.deviation))
+    return [_Noise(deviation, one.weight + other.weight, one.variance, one.is_gaussian)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +212,11 @@ def _chernoff(parts: "Sequence[_Noise | _Sample]", distance: Floats) -> Floats:
     return tail
 
 
-def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer) -> Callable[[Floats], Floats]:
+def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer, opposed: float) -> Callable[[Floats], Floats]:
     """P(error ≥ distance) of a difference of means of rows, by Student's t, where densities are ``pooled``."""
     # Rows that agree by chance have less spread than their noise has.
-    least = sides[0].least_variance + sides[1].least_variance
-    of_totals = np.add.reduce([np.square(pooled * each.total_error / each.total) for each in sides])
+    least = _variance(opposed, *(math.sqrt(each.least_variance) for each in sides))
+    of_totals = _variance(opposed, *(pooled * each.total_error / each.total for each in sides))
     root = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals)
 
     def tail(distance: Floats) -> Floats:
@@ -228,6 +224,11 @@ def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer) -> Callabl
         return np.array([student_t_tail(max(each, 0.0), found.degrees) for each in ratio.tolist()])
 
     return tail
+
+
+def _variance(opposed: float, one: Any, other: Any) -> Any:
+    """The most of the variance of a difference with these standard deviations, whose correlation is −``opposed``."""
+    return np.square(one) + np.square(other) + 2.0 * opposed * np.abs(one * other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +260,8 @@ class Comparison:
     def count(self, *, label: str | None = None) -> Answer:
         """The difference of the numbers of records, (1,), with its standard error."""
         found = [_count(release, label) for release in (self.first, self.second)]
-        value, std_error = found[0][0] - found[1][0], math.hypot(found[0][1], found[1][1])
+        value = found[0][0] - found[1][0]
+        std_error = math.sqrt(_variance(self._opposed, found[0][1], found[1][1]))
         return Answer(np.array([value]), np.array([std_error]), "noise")
 
     def kernel_sum(self, queries: Any, *, label: str | None = None) -> Answer:
@@ -337,6 +339,13 @@ class Comparison:
     def __repr__(self) -> str:
         return f"Comparison({self.first!r}, {self.second!r})"
 
+    @cached_property
+    def _opposed(self) -> float:
+        """Minus the correlation of the noise of both, where it is below 0: of spans of one cumulative sequence."""
+        if not (draws := query.opposed_draws(self.first, self.second)):
+            return 0.0
+        return draws / math.sqrt((self.first.draws or 1.0) * (self.second.draws or 1.0))
+
     @property
     def _of_reports(self) -> bool:
         return self.first.plan.privacy.reports is not None
@@ -347,16 +356,17 @@ class Comparison:
         """First minus second, answers over their totals; with errors from these, or from their counters."""
         if first.spread == "noise" or self._of_reports:
             bias = None if first.bias is None or second.bias is None else first.bias + second.bias
-            std_error = np.hypot(first.std_error, second.std_error)
+            std_error = np.sqrt(_variance(self._opposed, first.std_error, second.std_error))
             return Answer(first.value - second.value, std_error, first.spread, first.degrees, bias)
         plan = self.first.plan
         chosen = query.classes_of(plan, label)
         counters = [each.counters[chosen].sum(axis=0) for each in (self.first, self.second)]
         weights, scale = _weights(counters, totals)
-        variance = sum(
-            weight**2 * (chosen.stop - chosen.start) * query.noise_variance(each.plan, each.draws)
+        deviations = (
+            weight * math.sqrt((chosen.stop - chosen.start) * query.noise_variance(each.plan, each.draws))
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
+        variance = float(_variance(self._opposed, *deviations))
         weighted = weights[0] * counters[0] - weights[1] * counters[1]
         found = plan.family.answer(weighted, read_queries(plan, queries), noise_variance=variance).over(scale)
         # The mean is linear: weights are rounded, and this is not.
@@ -370,8 +380,9 @@ class Comparison:
         found = self._differences(first, second, queries, label, totals)
         if found.spread == "noise" or self._of_reports:  # the errors of both counts are in both answers
             return found, found
-        of_counts = np.hypot(first.value * of_first / totals[0], second.value * of_second / totals[1])
-        return Answer(found.value, np.hypot(found.std_error, of_counts), found.spread, found.degrees), found
+        of_counts = _variance(self._opposed, first.value * of_first / totals[0], second.value * of_second / totals[1])
+        std_error = np.sqrt(np.square(found.std_error) + of_counts)
+        return Answer(found.value, std_error, found.spread, found.degrees), found
 
     def _tested(self, queries: Any, label: str | None, *, sampling: bool) -> tuple[Any, Answer, Floats]:
         """Places, the differences there, and the p-value of each alone."""
@@ -397,9 +408,10 @@ class Comparison:
             high *= 1.0 + _POOLED_ERRORS * (sides[0].total_error + sides[1].total_error) / total
             samples = [each.sample(np.clip(high, 0.0, 1.0)) for each in sides]
         if all(each.spread == "noise" for each in sides):
-            alone = _chernoff([*(each.noise(pooled) for each in sides), *samples], distance)
+            noises = [each.noise(pooled) for each in sides]
+            alone = _chernoff([*(_joined(self._opposed, *noises) if self._opposed else noises), *samples], distance)
         else:
-            tail = _rows_tail(sides, pooled, of_rows)
+            tail = _rows_tail(sides, pooled, of_rows, self._opposed)
             alone = tail(distance) if not sampling else np.ones(len(distance))
             for part in _PARTS if sampling else ():  # what part of the distance hashing has, samples have the rest of
                 alone = np.minimum(alone, tail(part * distance) + _chernoff(samples, (1.0 - part) * distance))

@@ -4,6 +4,7 @@ Counters of reports are undone in :mod:`hushsum.local.estimation`.
 """
 
 import math
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ Counters = npt.NDArray[np.int64]
 
 
 class Queryable(Protocol):
-    """What comparisons, statistics and figures read of a :class:`hushsum.Release`, which uses them in turn."""
+    """What comparisons, statistics and figures read of a release or a span of releases, which use them in turn."""
 
     @property
     def plan(self) -> Plan:
@@ -34,8 +35,18 @@ class Queryable(Protocol):
         ...
 
     @property
-    def window(self) -> int | None:
-        """Index of the window; None without one."""
+    def windows(self) -> int:
+        """How many windows its records are of; 1 without windows."""
+        ...
+
+    @property
+    def period_ms(self) -> tuple[int, int] | None:
+        """When they begin and end, in ms since 1970 UTC; None without windows."""
+        ...
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """Of the release of the second step of a cumulative sequence minus that of the first, or minus none (0)."""
         ...
 
     @property
@@ -184,7 +195,7 @@ def noise_variance(plan: Plan, draws: float | None = None) -> float:
     return plan.privacy.mechanism.noise_variance * draws
 
 
-def draws_of(plan: Plan, submissions: int) -> float | None:
+def draws_of(plan: Plan, submissions: float) -> float | None:
     """What :func:`noise_variance` takes of so many clients.
 
     In a secure sum each drew a share of 1/h of the noise, so that 0 of them left none; in mode ``local`` all of it.
@@ -216,6 +227,32 @@ def noise_covariance(plan: Plan, first: int, second: int) -> float:
     if first == second and plan.privacy.mechanism.name == DISCRETE_GAUSSIAN:
         covariance += 1 / (12 * plan.privacy.mechanism.noise_variance)  # of rounding a sum of finer noise
     return covariance
+
+
+def span_draws(plan: Plan, first: int, second: int) -> float:
+    """The variance of the noise of step ``second`` minus step ``first``, or minus none (0), in variances of a draw."""
+    draws = noise_covariance(plan, second, second)
+    if first:
+        draws += noise_covariance(plan, first, first) - 2.0 * noise_covariance(plan, first, second)
+    return draws
+
+
+def opposed_draws(one: Queryable, other: Queryable) -> float:
+    """By how much the noise of two spans of a cumulative sequence moves against each other, at least 0, in draws.
+
+    Spans that follow each other share the noise of the release between them with opposite signs: their difference has
+    more noise than the sum of both variances. It is minus the covariance, where that is negative; a positive one, with
+    which the difference has less noise, is not counted: the two may be of different sequences of one plan.
+    """
+    if one.steps is None or other.steps is None or one.plan.id != other.plan.id:
+        return 0.0
+    signed = zip((-1.0, 1.0), one.steps, strict=True), zip((-1.0, 1.0), other.steps, strict=True)
+    covariance = sum(
+        sign * by * noise_covariance(one.plan, step, second)
+        for (sign, step), (by, second) in product(*signed)
+        if step and second
+    )
+    return max(0.0, -covariance)
 
 
 def count(

@@ -14,7 +14,7 @@ Where the number of records is not 4 standard errors above 0, an average or a sh
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -47,6 +47,8 @@ class _Part:
 
     Attributes:
         release: A digest of it: a release that is loaded twice has one noise.
+        plan: Its id.
+        noise_ms: Of the windows whose noise it has, None without: see :attr:`hushsum.query.Queryable.period_ms`.
         index: Of the class.
         cells: Whose variances are those of the class.
         weights: Of the finest cells, broadcast to (m, J₁, …, J_d).
@@ -54,6 +56,8 @@ class _Part:
     """
 
     release: bytes
+    plan: bytes
+    noise_ms: tuple[int, int] | None
     index: int
     cells: ConsistentCells
     weights: Floats
@@ -65,7 +69,8 @@ class Statistic:
     """m numbers computed from releases, with standard errors; they add, subtract, multiply by numbers and divide.
 
     ``a + b``, ``a - b`` and ``a / b`` take statistics of m or 1 numbers, of the same release or of others, and numbers.
-    A quotient is NaN where its denominator is not 4 standard errors away from 0.
+    A quotient is NaN where its denominator is not 4 standard errors away from 0. Those of different spans that share a
+    window, or are of one cumulative sequence, are refused (ValueError): they share noise.
 
     Attributes:
         value: (m,) float64. Unbiased for weighted sums of cells, to the first order for quotients.
@@ -140,6 +145,7 @@ class Statistic:
         kept: dict[tuple[bytes, int], tuple[_Part, list[tuple[Floats, float | Floats]]]] = {}
         for some, by in ((self, slope), (other, other_slope)):
             for part in () if some is None else some.parts:
+                _refuse_shared_noise(part, [other for other, _ in kept.values()])
                 terms = kept.setdefault((part.release, part.index), (part, []))[1]
                 terms.append((part.weights, by))
         summed: dict[tuple[tuple[int, int], ...], Floats] = {}  # classes that share weights go on sharing them
@@ -350,7 +356,9 @@ class Statistics:
             raise _no_cells(family)
         self._cells = cells
         self._normal = plan.privacy.mechanism.name == DISCRETE_GAUSSIAN
-        digest = sha256(plan.id + repr(release.window).encode())
+        # All releases of a cumulative sequence share noise.
+        self._noise_ms = release.period_ms if release.steps is None else (0, 2**63)
+        digest = sha256(plan.id + repr(release.period_ms).encode())
         for array in (release.counters, release.counts):
             digest.update(np.ascontiguousarray(array).tobytes())
         self._digest = digest.digest()
@@ -598,7 +606,7 @@ class Statistics:
     def _sum(self, weights: Floats) -> Statistic:
         """Σ weight·records."""
         parts = tuple(
-            _Part(self._digest, index, self._of_class, weights, self._normal)
+            _Part(self._digest, self.release.plan.id, self._noise_ms, index, self._of_class, weights, self._normal)
             for index in range(self._chosen.start, self._chosen.stop)
         )
         return Statistic(self._value(weights), np.zeros(len(weights)), parts)
@@ -675,6 +683,16 @@ class _Axis:
         low, wide = self.edges[:-1], np.diff(self.edges)
         part = (points[:, None] - low) / np.where(wide > 0.0, wide, 1.0)
         return np.where(points[:, None] >= self.edges[1:], 1.0, np.clip(part, 0.0, 1.0))
+
+
+def _refuse_shared_noise(part: _Part, others: Iterable[_Part]) -> None:
+    """Refuses different spans of one plan that share a window, or a cumulative sequence."""
+    for other in others:
+        if part.release != other.release and part.plan == other.plan and part.noise_ms and other.noise_ms:
+            (start, end), (other_start, other_end) = part.noise_ms, other.noise_ms
+            if start < other_end and other_start < end:
+                what = "spans that share windows, or of one cumulative sequence,"
+                raise ValueError(f"statistics of {what} cannot be combined: they share noise")
 
 
 def _grid(release: Queryable) -> Partition:

@@ -18,6 +18,8 @@ EXTRAS: Final = {
     "asyncpg": "server",
     "opentelemetry": "server",
     "fsspec": "objects",
+    "altair": "interactive",
+    "vl_convert": "interactive",
     "numba": "fast",
     "threadpoolctl": "fast",
     "PIL": "all",

@@ -13,6 +13,7 @@ from hushsum_cli.admin import admin
 from hushsum_cli.advise import advise
 from hushsum_cli.audit import audit
 from hushsum_cli.describe import describe
+from hushsum_cli.drift import drift
 from hushsum_cli.extras import install_hint
 from hushsum_cli.keys import keys
 from hushsum_cli.ledger import ledger
@@ -55,7 +56,7 @@ def cli() -> None:
     """
 
 
-for command in (simulate, serve, send, plan, release, query, describe, plot, audit, ledger, keys, admin):
+for command in (simulate, serve, send, plan, release, query, describe, drift, plot, audit, ledger, keys, admin):
     cli.add_command(command)
 plan.add_command(advise)
 

@@ -21,6 +21,15 @@ confidence_option = click.option(
     help="Confidence level of the intervals.",
 )
 
+#: The option of every command that looks for changes.
+level_option = click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="The probability that there is any false change is at most this.",
+)
+
 
 class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
     """A number above 0, kept exactly as it was written.

@@ -28,6 +28,8 @@ from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient, NotCountedWarning, Policy
 from edge_client.testing import MemoryService
 from hushsum import Plan
+from hushsum.entropy import OsEntropy
+from hushsum.releases import draw
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
 from hushsum_cli.advise import advise
@@ -187,7 +189,13 @@ def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
     code = "\n".join(re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL))
     bounds = {"age": (0, 120), "income": (0, 200_000)}
     hs.Release.from_data("people.csv", bounds=bounds, epsilon=1.0).save("yesterday.hush")
-    exec(compile(code, "first-release.md", "exec"), {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")})
+    plan, names = hs.load("yesterday.hush").plan, {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")}
+    for window in range(5, 8):
+        sketch = hs.Sketch(plan).add("people.csv")
+        made = draw(sketch, kind="tumbling", window=window, entropy=OsEntropy(), accounted=True)
+        made.save(f"{window}.hush")
+    names |= {"paths": [f"{window}.hush" for window in range(5, 8)], "monday": 5, "next_monday": 7}
+    exec(compile(code, "first-release.md", "exec"), names)
     assert "hermite, kernel gaussian" in capsys.readouterr().out
     with hs.Ledger("ledger.db") as ledger:
         assert float(ledger.spent.epsilon) == 2.0, "of the release and of the fit"

@@ -304,6 +304,16 @@ class Family(Protocol):
         """The most of an answer's variance that noise of this variance on every counter brings: σ²·‖g‖²."""
         ...
 
+    @property
+    def answer_weight_max(self) -> float:
+        """No counter has more weight than this in any answer; infinity where no bound is known."""
+        ...
+
+    @property
+    def kernel_min(self) -> float:
+        """The least value that the kernel may have: 0, or −1 where it takes both signs; the most is 1."""
+        ...
+
     def kernel(self, x: Any, y: Any) -> npt.NDArray[np.float64]:
         """The exact kernel k(x, y) of n and m points, as :meth:`accept` reads them, to (n, m): what is estimated."""
         ...
@@ -376,6 +386,16 @@ class RowsPacked:
     """A family each of whose rows sums to the number of records (:mod:`hushsum.bitpacking`)."""
 
     rows_sum_to_records: ClassVar[bool] = True
+
+    @property
+    def answer_weight_max(self) -> float:
+        """Not known."""
+        return math.inf
+
+    @property
+    def kernel_min(self) -> float:
+        """0: a probability, or a loss."""
+        return 0.0
 
     @property
     def record_rows(self: _Shaped) -> RecordRows:

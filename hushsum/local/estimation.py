@@ -399,7 +399,7 @@ def _count_error(supports: Supports, randomiser: Randomiser, counters: Int64, in
     return math.sqrt(max(variance, least))
 
 
-def noise_std_error(plan: Plan, reports: int, *, near: float = 0.0) -> float:
+def noise_std_error(plan: Plan, reports: float, *, near: float = 0.0) -> float:
     """The part of an answer's standard error that the choice of rows and the responses are, before any report is seen.
 
     Args:

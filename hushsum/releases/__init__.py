@@ -8,9 +8,10 @@ from hushsum.privacy.ledger import Ledger
 from hushsum.privacy.spending import refuse_drawn_by_clients, spend_of
 from hushsum.releases.from_clients import of_reports, of_silos, of_sums
 from hushsum.releases.released import Release, load
+from hushsum.releases.series import Series
 from hushsum.sketch import Sketch
 
-__all__ = ["Release", "draw", "load", "of_reports", "of_silos", "of_sums", "release", "spend_of", "warm_up"]
+__all__ = ["Release", "Series", "draw", "load", "of_reports", "of_silos", "of_sums", "release", "spend_of", "warm_up"]
 
 
 def release(

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy.typing as npt
 from hushsum import query
 from hushsum.entropy import OsEntropy
 from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, ReleaseError, warn
-from hushsum.families import Answer
 from hushsum.fsync import sync_folder
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
@@ -30,20 +28,18 @@ from hushsum.privacy.shuffle_amplification import amplified
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import spend_told
 from hushsum.release_format import COUNTERS_MAX, Header, check_reports, decode, encode
+from hushsum.releases.query_methods import QueryMethods
 from hushsum.sketch import Sketch
-from hushsum.tables import read_file, read_queries, rows_have_names, table_of
+from hushsum.tables import read_file, rows_have_names, table_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from hushsum.comparison import Comparison
     from hushsum.proposal import Bounds
 
 Counters = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
+class Release(QueryMethods):
     """A differentially private sketch: it may be published, and answers any number of queries.
 
     Attributes:
@@ -223,104 +219,22 @@ class Release:
         return None if self.submissions is None else query.draws_of(self.plan, self.submissions)
 
     @property
-    def count(self) -> float:
-        """The noisy number of records: unbiased, may be negative. For reports the exact number, which is public.
+    def steps(self) -> tuple[int, int] | None:
+        """0 and its step, of a cumulative release; None for others."""
+        return None if self.step is None else (0, self.step)
 
-        Of cells of a grid that do not collide it is that of all cells and the count counter together, if that is
-        better.
-        """
-        return self._count(None)
+    @property
+    def windows(self) -> int:
+        """How many windows its records are of; 1 without windows."""
+        return self.step or 1
 
-    def count_of(self, label: str) -> float:
-        """The noisy number of records of one class."""
-        return self._count(label)
-
-    def _count(self, label: str | None) -> float:
-        prepared = None if self.plan.privacy.reports else self._prepared  # a count of reports needs no tally
-        return query.count(self.plan, self.counts, label=label, counters=self.counters, prepared=prepared)
-
-    def kernel_sum(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
-        """Estimates of Σ k(x, q) over all records, at (m, d) queries or m sets, with standard errors.
-
-        Args:
-            queries: Where to ask: an array, or a table with the plan's columns (:meth:`hushsum.Sketch.add`).
-            label: Over the records of this class alone.
-            groups: The median of the means of so many groups of rows instead of the mean (RACE, Lemma 3.3). It badly
-                underestimates where few records are near: a warning says so.
-
-        Raises:
-            RecordError: The queries cannot be used, or there is no such class.
-            ValueError: The sketch has no such groups.
-        """
-        return query.kernel_sum(
-            self.plan,
-            self.counters,
-            read_queries(self.plan, queries),
-            label=label,
-            groups=groups,
-            draws=self.draws,
-            prepared=self._prepared,
-        )
-
-    def density(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
-        """The mean kernel at each query, in [0, 1] but for noise: :meth:`kernel_sum` over the number of records.
-
-        It is no probability density: how similar a record is to the query on average. The number of records is the
-        noisy one, and at least 1. Arguments and errors are those of :meth:`kernel_sum`.
-        """
-        return query.density(
-            self.plan,
-            self.counters,
-            self.counts,
-            read_queries(self.plan, queries),
-            label=label,
-            groups=groups,
-            draws=self.draws,
-            prepared=self._prepared,
-        )
-
-    def compare(self, other: "Release") -> "Comparison":
-        """What differs between this release and another one with the same sketch, at no cost in privacy.
-
-        Differences of answers are this one's minus the other's, with standard errors; which places differ by more than
-        noise explains, and whether both are samples of one population: :class:`hushsum.comparison.Comparison`.
-
-        Args:
-            other: Of a plan with the same sketch (with its seed) and the same columns; ε, windows and the rest may
-                differ.
-
-        Raises:
-            PlanError: It has another sketch, or other columns or classes.
-        """
-        from hushsum.comparison import Comparison  # which is not loaded otherwise
-
-        return Comparison(self, other)
-
-    def plot(
-        self, kind: str | None = None, *, columns: Sequence[int | str] | None = None, dark: bool = False
-    ) -> "Figure":
-        """A figure of this release: see :func:`hushsum.plots.release_figure` (extra ``analyst``).
-
-        Args:
-            kind: ``density``, ``pairs``, ``classes`` or ``cdf``; None: what suits the plan.
-            columns: Names or numbers of the columns to draw; None: the first ones.
-            dark: Light lines on a dark ground.
-
-        Returns:
-            A matplotlib figure, which notebooks show; ``figure.savefig(path)`` writes it.
-
-        Raises:
-            PlanError: It collects sets or models, or has no such figure.
-            ValueError: There is no such kind or column.
-        """
-        from hushsum.plots import release_figure  # which is not loaded otherwise
-
-        return release_figure(self, kind=kind, columns=columns, dark=dark)
-
-    @cached_property
-    def _prepared(self) -> query.Prepared:
-        """Computed at the first query and kept: at most the size of the counters again, for cells a few times that."""
-        return query.prepare(self.plan, self.counters, self.counts, draws=self.draws)
+    @property
+    def period_ms(self) -> tuple[int, int] | None:
+        """When its first window begins and its last ends, in ms since 1970 UTC; None without windows."""
+        if self.span is None:
+            return None
+        first, last = self.span
+        return self.plan.window.start_ms(first), self.plan.window.end_ms(last)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is made from the fields alone, and computes anew what its answers share."""

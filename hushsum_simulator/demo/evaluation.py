@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.fold.verdicts import Verdict, VerdictKind
-from hushsum import HushsumWarning, plots, query
+from hushsum import HushsumWarning, panels, plots, query
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
@@ -84,7 +84,7 @@ def compare(values: Floats, std_errors: Floats, exact: Floats, records: int) -> 
 
 
 # Of china.jpg: the hazy sky and the roofs' white show as two peaks in the plane blue = 230.
-_PHOTOGRAPH_VIEW: Final = plots.View((0, 1), (200.0, 215.0, 230.0))
+_PHOTOGRAPH_VIEW: Final = panels.View((0, 1), (200.0, 215.0, 230.0))
 
 
 def in_bulk(material: Material) -> Sketch:
@@ -112,8 +112,8 @@ def asked(material: Material, truth: ExactSums, progress: Progress) -> tuple[Flo
 
 def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Progress) -> None:
     """Writes density.png: the release, and the exact density next to it unless that takes too long."""
-    view = _PHOTOGRAPH_VIEW if settings.data is None else plots.densest_view(release)
-    points = plots.points_drawn(view)
+    view = _PHOTOGRAPH_VIEW if settings.data is None else panels.densest_view(release)
+    points = panels.points_drawn(view)
     if truth.affordable(points) < points:
         progress.warn("density.png shows only the release: the exact density of this many records would take too long")
         plots.density_figure(release, view=view).savefig(settings.out / "density.png")

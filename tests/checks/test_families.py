@@ -137,10 +137,24 @@ def test_the_kernel_is_symmetric_within_one_and_one_on_the_diagonal(example: Exa
     if not example.kernel:
         pytest.skip("queries of this family are no records")
     x = example.points.join(example.points.random(rng, 20), example.points.inside())
-    k = example.build().kernel(x, x)
+    family = example.build()
+    k = family.kernel(x, x)
     assert np.allclose(k, k.T, rtol=1e-12, atol=1e-15)
-    assert np.all((k >= 0) & (k <= 1))
+    assert np.all((k >= family.kernel_min) & (k <= 1))
     assert np.all(np.diag(k) == 1)
+
+
+def assert_no_counter_weighs_more(family: Family, queries: Any, rng: np.random.Generator) -> None:
+    """Of random counters, one at a time."""
+    counters = np.zeros(family.shape, np.int64)
+    for number in rng.integers(0, counters.size, 200):
+        counters.flat[number] = 2**30
+        assert np.abs(family.answer(counters, queries).value).max() / 2**30 <= family.answer_weight_max * (1 + 1e-12)
+        counters.flat[number] = 0
+
+
+def test_no_counter_has_more_weight_in_an_answer_than_is_said(example: Example, rng: np.random.Generator) -> None:
+    assert_no_counter_weighs_more(example.build(), example.points.queries(rng, 50), rng)
 
 
 # ----------------------------------------------------------------------------------------------------- sensitivity
@@ -270,6 +284,17 @@ def test_a_kernel_that_is_5_percent_off_is_caught(example: Example, seed: int) -
     wrong = right * Fraction(105 if EXAMPLES.index(example) % 2 else 95, 100)
     keys = {**example.wide, example.steep: wrong}
     assert_pairs_fail(lambda number: example.build(number, **keys), example, seed)
+
+
+def test_a_weight_that_is_too_small_is_caught(rng: np.random.Generator) -> None:
+    class Light(Hashed):
+        @property
+        def answer_weight_max(self) -> float:
+            return 0.9 / self.rows
+
+    family = Light.from_table(Table({**REHASHED.sketch, "seed": 1}, "sketch"), REHASHED.points.record)
+    with pytest.raises(AssertionError):
+        assert_no_counter_weighs_more(family, REHASHED.points.queries(rng, 50), rng)
 
 
 @pytest.mark.statistical

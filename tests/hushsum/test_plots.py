@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 import hushsum as hs
-from hushsum import plots
+from hushsum import panels, plots
 from hushsum.errors import PlanError
 from hushsum.statistics import Statistics
 from tests.plans import classed_plan, model_plan, set_plan, small_plan
@@ -34,7 +34,7 @@ def truth(points: Floats) -> Floats:
 
 
 def test_the_densest_view_goes_through_the_densest_place(release: hs.Release) -> None:
-    view = plots.densest_view(release)
+    view = panels.densest_view(release)
     assert view.columns == (0, 1)
     assert np.abs(np.array(view.held) - [2, 8]).max() < 1.5  # a bandwidth is 2.5
 
@@ -42,11 +42,11 @@ def test_the_densest_view_goes_through_the_densest_place(release: hs.Release) ->
 @pytest.mark.parametrize("columns", ((0, 0), (2,), (-1, 0), ()))
 def test_columns_that_are_not_there_are_refused(release: hs.Release, columns: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="columns"):
-        plots.densest_view(release, columns)
+        panels.densest_view(release, columns)
 
 
 def test_the_heat_maps_share_their_scale_and_show_exact_and_released(release: hs.Release) -> None:
-    view = plots.View((0, 1), (2.0, 8.0))
+    view = panels.View((0, 1), (2.0, 8.0))
     figure = plots.density_figure(release, exact=truth, view=view)
     (left, right), line = figure.axes[:2], figure.axes[-1]
     exact, released = left.images[0], right.images[0]
@@ -67,7 +67,7 @@ def test_the_heat_maps_share_their_scale_and_show_exact_and_released(release: hs
 
 
 def test_the_line_shows_the_release_and_its_band(release: hs.Release) -> None:
-    figure = plots.density_figure(release, exact=truth, view=plots.View((1, 0), (2.0, 8.0)))
+    figure = plots.density_figure(release, exact=truth, view=panels.View((1, 0), (2.0, 8.0)))
     axis = figure.axes[-1]
     along, drawn = (np.asarray(part) for part in axis.lines[0].get_data())
     points = np.column_stack([np.full(len(along), 2.0), along])
@@ -86,9 +86,9 @@ def test_the_exact_density_is_asked_at_as_many_points_as_is_said(release: hs.Rel
         asked.append(len(points))
         return truth(points)
 
-    view = plots.View((0, 1), (2.0, 8.0))
+    view = panels.View((0, 1), (2.0, 8.0))
     plots.density_figure(release, exact=count, view=view)
-    assert sum(asked) == plots.points_drawn(view)
+    assert sum(asked) == panels.points_drawn(view)
 
 
 def test_a_colour_scale_says_whether_it_is_linear(release: hs.Release) -> None:
@@ -108,11 +108,11 @@ def test_a_plan_of_one_column_has_a_line_alone(tmp_path: Path) -> None:
 
 
 def test_a_release_of_sets_or_of_models_is_not_drawn() -> None:
-    view = plots.View((0, 1), (0.0, 0.0, 0.0))
+    view = panels.View((0, 1), (0.0, 0.0, 0.0))
     for plan, expected in ((set_plan(), r"record.kind: got 'set'"), (model_plan(), r"sketch.family: got 'paired'")):
         release = hs.release(hs.Sketch(plan))
         with pytest.raises(PlanError, match=expected):
-            plots.densest_view(release)
+            panels.densest_view(release)
         with pytest.raises(PlanError, match=expected):
             plots.density_figure(release, view=view)
 
@@ -145,7 +145,7 @@ def test_the_difference_of_two_releases_is_drawn_with_the_places_that_differ(
     release: hs.Release, changed: hs.Release
 ) -> None:
     compared = changed.compare(release)
-    view = plots.View((0, 1), (2.0, 8.0))
+    view = panels.View((0, 1), (2.0, 8.0))
     figure = plots.difference_figure(compared, view=view)
     plane, line = figure.axes[0], figure.axes[-1]
     values = np.asarray(plane.images[0].get_array())
@@ -167,11 +167,11 @@ def test_the_difference_of_two_releases_is_drawn_with_the_places_that_differ(
 
 
 def test_a_view_of_a_difference_is_not_chosen_by_what_differs(release: hs.Release, changed: hs.Release) -> None:
-    view = plots.common_view(changed.compare(release))
-    assert view == plots.common_view(release.compare(changed))
+    view = panels.common_view(changed.compare(release))
+    assert view == panels.common_view(release.compare(changed))
     assert np.abs(np.array(view.held) - [2, 8]).max() < 1.5
     assert not view.is_highest
-    assert plots.densest_view(release).is_highest
+    assert panels.densest_view(release).is_highest
 
 
 def test_figures_say_what_is_not_known(repeatable_noise: None) -> None:
@@ -201,7 +201,7 @@ def test_the_difference_of_a_release_from_itself_has_no_outline(release: hs.Rele
 
 
 def test_a_release_is_drawn_by_what_its_plan_is(release: hs.Release) -> None:
-    assert plots.default_kind(release) == "density"
+    assert panels.default_kind(release) == "density"
     space = small_plan(record={"dim": 3, "lower": [0, 0, 0], "upper": [10, 10, 10]})
     cells = {"family": "partition", "bandwidth": 1, "rows": 1, "buckets": 16, "seed": 3}
     line = {"dim": 1, "lower": [0], "upper": [10]}
@@ -212,7 +212,7 @@ def test_a_release_is_drawn_by_what_its_plan_is(release: hs.Release) -> None:
         (plan_of(line, {**cells, "buckets": 4, "rows": 5}), "density"),  # cells collide
     ):
         made = hs.release(hs.Sketch(plan))
-        assert plots.default_kind(made) == kind
+        assert panels.default_kind(made) == kind
         assert made.plot().axes
 
 
@@ -224,7 +224,7 @@ def test_pairs_share_their_scale_and_show_slices_through_the_densest_place(repea
     sketch = hs.Sketch(small_plan(record={"dim": 3, "lower": [0] * 3, "upper": [10] * 3}, sketch={"rows": 100}))
     release = hs.release(sketch.add(np.tile([2.0, 8.0, 5.0], (2000, 1))))
     figure = release.plot()
-    held = plots.densest_view(release, (0,)).held
+    held = panels.densest_view(release, (0,)).held
     maps = [axis for axis in figure.axes if axis.images]
     assert len(maps) == 3
     assert len({axis.images[0].get_clim() for axis in maps}) == 1
@@ -257,7 +257,7 @@ def test_classes_are_drawn_with_their_counts_and_shares(repeatable_noise: None) 
     assert sum(heights) == pytest.approx(sum(map(release.count_of, labels)))
     first = shares.lines[0]
     along, drawn = (np.asarray(part) for part in first.get_data())
-    held = plots.densest_view(release, (0,)).held
+    held = panels.densest_view(release, (0,)).held
     at = np.column_stack([along, np.full(len(along), held[1])])
     share = release.kernel_sum(at, label="c0").value / release.kernel_sum(at).value
     seen = ~np.isnan(drawn)

@@ -14,6 +14,7 @@ import hushsum as package
 from hushsum_cli.extras import EXTRAS
 from hushsum_cli.main import cli
 from tests.hushsum_cli.calling import Hushsum
+from tests.plans import small_plan
 
 
 def commands(group: click.Group, *names: str) -> list[tuple[str, ...]]:
@@ -38,11 +39,25 @@ ASKED: dict[str, list[str]] = {
     "click": [],
     "rich": ["plan", "show", "plan.toml"],
     "pyarrow": ["simulate", "--data", "records.csv"],
+    "vl_convert": ["plot", "today.hush", "-o", "today.html"],
 }
 
 
 def test_the_commands_are_those_that_were_promised() -> None:
-    promised = {"simulate", "serve", "send", "plan", "release", "query", "describe", "plot", "audit", "ledger", "keys"}
+    promised = {
+        "simulate",
+        "serve",
+        "send",
+        "plan",
+        "release",
+        "query",
+        "describe",
+        "drift",
+        "plot",
+        "audit",
+        "ledger",
+        "keys",
+    }
     promised |= {"admin"}
     assert {names[0] for names in ALL} == promised
     operators = {names[1] for names in ALL if names[0] == "admin" and len(names) > 1}
@@ -174,7 +189,7 @@ def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {"prometheus_client": "prometheus-client", "dp_accounting": "dp-accounting", "PIL": "pillow",
              "sklearn": "scikit-learn", "grpc_health": "grpcio-health-checking", "grpc_reflection": "grpcio-reflection",
-             "opentelemetry": "opentelemetry-api"}  # fmt: skip
+             "opentelemetry": "opentelemetry-api", "vl_convert": "vl-convert-python"}  # fmt: skip
 
     def packages(extra: str) -> set[str]:
         found: set[str] = set()
@@ -186,15 +201,22 @@ def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
     for module, extra in EXTRAS.items():
         having = {name: len(packages(name)) for name in extras if names.get(module, module) in packages(name)}
         assert min(having, key=having.__getitem__) == extra, module
-    assert set(EXTRAS.values()) == {"cli", "files", "analyst", "server", "fast", "all"} == set(extras) - {"dev"}
+    assert (
+        set(EXTRAS.values())
+        == {"cli", "files", "analyst", "server", "fast", "interactive", "objects", "all"}
+        == set(extras) - {"dev"}
+    )
 
 
-@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "files")])
+@pytest.mark.parametrize(
+    ("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "files"), ("vl_convert", "interactive")]
+)
 def test_a_package_that_is_not_installed_is_one_line_that_names_its_extra(
     tmp_path: Path, module: str, extra: str
 ) -> None:
     (tmp_path / "plan.toml").write_text(TOML)
     (tmp_path / "records.csv").write_text("x,y\n1,2\n")
+    package.release(package.Sketch(small_plan())).save(tmp_path / "today.hush")
     code = (
         f"import sys\nsys.modules[{module!r}] = None\n"  # an import of it fails, as where it is not installed
         "from hushsum_cli.__main__ import main\n"

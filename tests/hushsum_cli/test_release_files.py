@@ -126,6 +126,18 @@ def test_plot_draws_every_kind_and_chooses_one(hushsum: Hushsum, release_file: P
         assert expected in ended.err
 
 
+def test_plot_writes_a_page_that_shows_values_with_their_intervals(
+    hushsum: Hushsum, release_file: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "today.html"
+    for options in ((), ("--difference", str(release_file), "--dark")):
+        ended = hushsum("plot", str(release_file), *options, "-o", str(page))
+        assert (ended.status, ended.out) == (0, f"{page}\n")
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("<!DOCTYPE html>")
+        assert "95 %" in text
+
+
 def test_plot_draws_a_difference(hushsum: Hushsum, release_file: Path, tmp_path: Path) -> None:
     picture, other = tmp_path / "difference.png", tmp_path / "other.hush"
     ended = hushsum("plot", str(release_file), "--difference", str(release_file), "-o", str(picture))

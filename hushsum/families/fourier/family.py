@@ -9,6 +9,7 @@ the query's phase; the kernel is the mean of cos ω·(x − q) over the frequenc
 2. Phases, their parameters, and what a phase adds: :mod:`hushsum.families.fourier.parameters`.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
@@ -256,6 +257,16 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
     def answer_variance(self, counter_variance: float) -> float:
         """σ²/(Pκ²), κ about 2ᵇ: a query reads each pair with a point of the unit circle."""
         return counter_variance / self.rows / self._waves.scale**2
+
+    @property
+    def answer_weight_max(self) -> float:
+        """Not known."""
+        return math.inf
+
+    @property
+    def kernel_min(self) -> float:
+        """0; of given frequencies, whose kernel is a mean of cosines, −1."""
+        return 0.0 if self.spectrum.given is None else -1.0
 
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds.

@@ -255,6 +255,11 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         weights = largest[self._grid.degrees].prod(axis=1) * self._grid.ratios
         return float(weights.max()) * (1.0 + 2.0**-40) / self._grid.scale
 
+    @property
+    def kernel_min(self) -> float:
+        """0."""
+        return 0.0
+
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds."""
         distances = kernels.euclidean_distances(self._space.exact(x, clip=True), self._space.exact(y))

@@ -306,6 +306,16 @@ class Partition(Queried, SignedPacked, FieldsAlone):
         """σ²/R."""
         return counter_variance / self.rows
 
+    @property
+    def answer_weight_max(self) -> float:
+        """1/R of one level; of several, whose cells are adjusted to each other, it is not known."""
+        return 1.0 / self.rows if self.levels == 1 else math.inf
+
+    @property
+    def kernel_min(self) -> float:
+        """0."""
+        return 0.0
+
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The exact kernel, (n, d) and (m, d) to (n, m): whether both are in one cell of the grid, x clipped to it.
 

@@ -258,6 +258,7 @@ def test_given_frequencies_answer_their_own_kernel_with_the_noise_alone_as_error
     assert np.all(np.abs(answer.value - sketched.kernel(records, queries).sum(axis=0)) < 300 * sketched.kernel_error)
     assert np.all(answer.std_error == math.sqrt(sketched.answer_variance(9.0)))
     assert answer.spread == "noise"
+    assert sketched.kernel_min == -1.0 <= sketched.kernel(records, queries).min() < 0.0
 
 
 def test_one_pair_has_an_answer_and_no_error() -> None:
