@@ -521,8 +521,8 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "memoise": Key(
             "Whether a device sends the same report again for a record that it has reported before. TOML may say true"
             " or false. Only with form `report`.",
-            privacy="A repeated record costs ε only once, and its reports can be linked with each other. It excludes "
-            "`shuffle_min`.",
+            privacy="A record that recurs reveals over many windows only what one report reveals, but that it recurred "
+            "is visible. It excludes `shuffle_min`.",
         ),
         "shuffle_min": Key(
             "Fewest reports in a batch of a shuffler; 0: there is no shuffler. Only with form `report`.",
