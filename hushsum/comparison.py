@@ -94,7 +94,7 @@ class _Side:
         draws = 0.0
         if plan.privacy.reports is None:
             classes = query.classes_of(plan, label)
-            draws = (classes.stop - classes.start) * query.noise_variance(plan, release.draws)
+            draws = (classes.stop - classes.start) * query.noise_variance(plan, draws=release.draws)
             draws /= plan.privacy.mechanism.noise_variance
         return cls(release, found.value, found.std_error, found.spread, total, error, draws)
 
@@ -363,7 +363,7 @@ class Comparison:
         counters = [each.counters[chosen].sum(axis=0) for each in (self.first, self.second)]
         weights, scale = _weights(counters, totals)
         deviations = (
-            weight * math.sqrt((chosen.stop - chosen.start) * query.noise_variance(each.plan, each.draws))
+            weight * math.sqrt((chosen.stop - chosen.start) * query.noise_variance(each.plan, draws=each.draws))
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
         variance = float(_variance(self._opposed, *deviations))

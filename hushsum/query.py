@@ -119,7 +119,7 @@ class ClassSums:
             return None
         key, scale = (classes.start, classes.stop), self._plan.privacy.mechanism.count_scale
         if key not in self._estimates:
-            variance = (classes.stop - classes.start) * noise_variance(self._plan, self._draws)
+            variance = (classes.stop - classes.start) * noise_variance(self._plan, draws=self._draws)
             count = (float(self._counts[classes].sum()) / scale, scale) if self._counts is not None and scale else None
             self._estimates[key] = family.estimates(self.of(classes), noise_variance=variance, count=count)
         return self._estimates[key]
@@ -173,11 +173,11 @@ def kernel_sum(
     estimates = sums.estimates(chosen) if groups is None else None
     if estimates is not None and (found := estimates.answer(queries)) is not None:
         return found
-    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws)
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws=draws)
     return plan.family.answer(sums.of(chosen), queries, noise_variance=variance, groups=groups)
 
 
-def noise_variance(plan: Plan, draws: float | None = None) -> float:
+def noise_variance(plan: Plan, *, draws: float | None = None) -> float:
     """The variance of the noise on one counter.
 
     Args:
@@ -294,7 +294,7 @@ def count_std_error(
     if _of_reports(plan):
         return 0.0 if label is None else estimation.count_std_error(plan, _given(counters), label=label)
     chosen, scale = classes_of(plan, label), plan.privacy.mechanism.count_scale
-    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws)
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, draws=draws)
     if not scale:
         return math.sqrt(variance * plan.family.record_rows.count)
     counts = np.zeros(plan.count_counters, np.int64)  # whose values tell no variance
@@ -339,7 +339,7 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     std_error = np.hypot(answer.std_error, answer.value * (of_n / records))
     if not plan.privacy.mechanism.count_scale and answer.spread == "noise":
         chosen = classes_of(plan, label)
-        noise = (chosen.stop - chosen.start) * noise_variance(plan, draws)
+        noise = (chosen.stop - chosen.start) * noise_variance(plan, draws=draws)
         shared = answer.value * (2.0 * plan.family.records_covariance(noise) / records**2)
         std_error = np.sqrt(np.maximum(np.square(std_error) - shared, 0.0))
     return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
@@ -393,7 +393,7 @@ def classes_of(plan: Plan, label: str | None) -> slice:
     return slice(index, index + 1)
 
 
-def noise_std_error(plan: Plan, draws: float | None = None) -> float:
+def noise_std_error(plan: Plan, *, draws: float | None = None) -> float:
     """The part of an answer's standard error that is noise, from the plan alone; of one class, where it has classes.
 
     In mode ``secure`` it is that of a sum with exactly h survivors, the least that there can be, unless ``draws`` says
@@ -407,7 +407,7 @@ def noise_std_error(plan: Plan, draws: float | None = None) -> float:
     """
     if _of_reports(plan):
         return estimation.noise_std_error(plan, 1 if draws is None else round(draws))
-    return math.sqrt(plan.family.answer_variance(noise_variance(plan, draws)))
+    return math.sqrt(plan.family.answer_variance(noise_variance(plan, draws=draws)))
 
 
 def _of_reports(plan: Plan) -> bool:

@@ -56,7 +56,7 @@ def heavy_cells(
     return partition_heavy.heavy_cells(
         family,
         chosen.sum(axis=0),
-        noise_std=math.sqrt(len(chosen) * query.noise_variance(plan, release.draws)),
+        noise_std=math.sqrt(len(chosen) * query.noise_variance(plan, draws=release.draws)),
         least=least,
         deviations=deviations,
         cells_max=cells_max,

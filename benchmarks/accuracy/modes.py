@@ -212,7 +212,7 @@ def _whole(asked: Sequence[Asked], sketches: Sequence[hs.Sketch], epsilon: float
         for one, sketch in zip(asked, sketches, strict=True):
             release = _release(plan, sketch.counters, one.data.size, noise, clients)
             sent = plan.words.bytes if plan.privacy.cohort else plan.upload_bytes_max
-            yield mode, one, release, _predicted(one, noise_std_error(plan, clients), sent)
+            yield mode, one, release, _predicted(one, noise_std_error(plan, draws=clients), sent)
 
 
 def measure_carried(*, quick: bool) -> list[Row]:

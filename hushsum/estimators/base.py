@@ -313,5 +313,5 @@ def noise_error(release: Release, *, label: str | None = None) -> float:
     classes = 1 if label is not None else max(1, len(plan.classes))
     if plan.privacy.reports is not None:
         draws, classes = max(1, round(release.count)), 1
-    error = query.noise_std_error(plan, draws) * math.sqrt(classes)
+    error = query.noise_std_error(plan, draws=draws) * math.sqrt(classes)
     return max(error, _ERROR_LEAST)

@@ -163,7 +163,7 @@ def residual_of(material: Material, release: Release, inside: Collection[ClientR
     left = _flat(release.counters, release.counts)
     for share in inside:
         left = left - vectors[share.client_id]()
-    variance = query.noise_variance(plan, max(1, release.submissions or 0))
+    variance = query.noise_variance(plan, draws=release.draws)
     # Cumulants add up: n times the noise has the excess kurtosis of one over n.
     excess = _excess_kurtosis(plan) * query.noise_variance(plan) / variance
     return examine(left, list(vectors.values()), variance, excess=excess)

@@ -123,7 +123,7 @@ def _common_numbers(material: Material, outcome: Outcome, accuracy: Accuracy) ->
         "queries_held_out": len(material.queries),
         "error_floor": accuracy.floor,
         "mean_kernel_sum": accuracy.mean_kernel_sum,
-        "noise_std_error": query.noise_std_error(plan, int(release.count) if privacy.reports else release.submissions),
+        "noise_std_error": query.noise_std_error(plan, draws=int(release.count) if privacy.reports else release.draws),
         "epsilon": float(privacy.epsilon),
         "delta": float(privacy.delta),
         "unit": privacy.unit,

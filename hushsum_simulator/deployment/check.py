@@ -316,7 +316,7 @@ def counter_faults(release: Release, inside: Material) -> list[str]:
     exact.add(inside.counted[np.isfinite(inside.counted).all(axis=1)])
     truth = exact.counters.astype(np.float64).ravel()
     noise = release.counters.astype(np.float64).ravel() - truth
-    variance = query.noise_variance(plan, release.submissions)
+    variance = query.noise_variance(plan, draws=release.draws)
     faults = []
     length = float(truth @ truth)
     if length > 0:
@@ -485,8 +485,8 @@ class Comparison:
         self.latest = (release, truth)
         queries, exact = asked(inside, truth, Quiet())
         answer = release.kernel_sum(queries)
-        submissions = release.submissions if self._plan.privacy.reports is None else int(release.count)
-        noise = query.noise_std_error(self._plan, submissions)
+        draws = release.draws if self._plan.privacy.reports is None else int(release.count)
+        noise = query.noise_std_error(self._plan, draws=draws)
         self._answers.append(_Answers(answer.value, answer.std_error, noise, exact))
         accuracy = compare(answer.value, answer.std_error, exact, records)
         mean, expected = accuracy.mean_relative, accuracy.expected_relative

@@ -25,7 +25,9 @@ def test_one_cohort_has_the_noise_of_exactly_h_shares(delta: str) -> None:
     noise = found.own.noises[found.own_promise]
     assert noise == pytest.approx(noise_std_error(found.plan))
     assert found.more_noise == pytest.approx(math.sqrt(100 / 80))
-    assert found.std_error_of_all == pytest.approx(math.hypot(found.own.hashing, noise_std_error(found.plan, 100)))
+    assert found.std_error_of_all == pytest.approx(
+        math.hypot(found.own.hashing, noise_std_error(found.plan, draws=100))
+    )
 
 
 def test_every_cohort_adds_its_own_noise() -> None:

@@ -226,7 +226,7 @@ def test_error_bars_are_those_of_the_step(delta: str) -> None:
         assert np.isfinite(release.density(queries).std_error).all()
     assert (releases[11].kernel_sum(queries).std_error > releases[0].kernel_sum(queries).std_error).all()
     worst = query.noise_std_error(plan)
-    assert worst >= query.noise_std_error(plan, releases[11].draws)
+    assert worst >= query.noise_std_error(plan, draws=releases[11].draws)
 
 
 def _hermite(delta: str) -> hs.Plan:

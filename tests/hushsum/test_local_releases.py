@@ -84,8 +84,8 @@ def test_the_number_of_reports_is_exact() -> None:
 
 def test_noise_of_silos_grows_with_their_number() -> None:
     noise = SILO.privacy.mechanism.noise()
-    assert query.noise_variance(SILO, query.draws_of(SILO, 19)) == 19 * noise.variance
-    assert query.noise_variance(SILO, 0) == 0
+    assert query.noise_variance(SILO, draws=query.draws_of(SILO, 19)) == 19 * noise.variance
+    assert query.noise_variance(SILO, draws=0) == 0
     assert query.noise_variance(SILO) == noise.variance
     assert query.count_std_error(SILO, draws=16) == pytest.approx(4 * query.count_std_error(SILO, draws=1))
     release = silos(submissions=16)

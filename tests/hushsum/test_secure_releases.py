@@ -71,8 +71,8 @@ def test_noise_grows_with_the_submissions_over_h() -> None:
     plan = secure_plan(sketch=HERMITE)  # of which noise is all of the standard error
     noise = plan.privacy.mechanism.noise()
     assert query.noise_variance(plan) == noise.variance
-    assert query.noise_variance(plan, query.draws_of(plan, 19)) == noise.variance * 19 / 8
-    assert query.noise_std_error(plan, 4) == pytest.approx(2 * query.noise_std_error(plan))
+    assert query.noise_variance(plan, draws=query.draws_of(plan, 19)) == noise.variance * 19 / 8
+    assert query.noise_std_error(plan, draws=4) == pytest.approx(2 * query.noise_std_error(plan))
     assert query.count_std_error(plan, draws=4) == pytest.approx(2 * query.count_std_error(plan))
     fewer, more = (sums(plan, submissions=n).kernel_sum(QUERIES).std_error for n in (18, 20))
     assert more == pytest.approx(fewer * np.sqrt(20 / 18))

@@ -44,7 +44,7 @@ def windows(
 def assert_noise_has_its_variance(span: Span) -> None:
     """Of a span without records, whose counters are noise alone: false alarm 1e-6 (their kurtosis is at most 6)."""
     noise = span.counters.ravel().astype(np.float64)
-    ratio = np.mean(np.square(noise)) / query.noise_variance(span.plan, span.draws)
+    ratio = np.mean(np.square(noise)) / query.noise_variance(span.plan, draws=span.draws)
     assert abs(ratio - 1) < FALSE_ALARM_SIGMAS * math.sqrt(5 / len(noise)), ratio
 
 
@@ -143,8 +143,8 @@ def test_sums_of_secure_sums_and_silos_have_the_noise_of_their_clients() -> None
         span = hs.Series(releases).between(0, 2)
         assert span.contributions == submissions
         assert span.counters.max() == 2
-        one = query.noise_variance(span.plan, query.draws_of(span.plan, 1))
-        assert query.noise_variance(span.plan, span.draws) == pytest.approx(submissions * one)
+        one = query.noise_variance(span.plan, draws=query.draws_of(span.plan, 1))
+        assert query.noise_variance(span.plan, draws=span.draws) == pytest.approx(submissions * one)
         assert f"the noise of {submissions} clients of 2 windows" in span.statement()
 
 
@@ -262,7 +262,7 @@ def test_spans_that_follow_each_other_differ_by_more_noise_than_both_have(
     series = hs.Series(sequence(cumulative_plan(privacy, rows=400), range(30), seed=seed))
     before, after = series.between(9, 14), series.between(14, 19)
     noise = (before.counters - after.counters).ravel().astype(np.float64)
-    one = query.noise_variance(before.plan, 1)
+    one = query.noise_variance(before.plan, draws=1)
     assert before.draws is not None
     assert after.draws is not None
     apart, opposed = before.draws + after.draws, query.opposed_draws(before, after)

@@ -206,7 +206,7 @@ def test_queries_of_a_plan_of_reports_are_answered_from_them(rng: np.random.Gene
     assert query.count(plan, counts, label="a", counters=counters) == estimation.count_of(plan, counters, "a")
     error = query.count_std_error(plan, label="a", counters=counters)
     assert error == estimation.count_std_error(plan, counters, label="a") > 0
-    assert query.noise_std_error(plan, 400) == pytest.approx(20 * query.noise_std_error(plan))
+    assert query.noise_std_error(plan, draws=400) == pytest.approx(20 * query.noise_std_error(plan))
     for ask in (query.count, query.count_std_error):
         with pytest.raises(GuaranteeError, match="requires their counters"):
             ask(plan, *([counts] if ask is query.count else []), label="a")
@@ -225,7 +225,7 @@ def test_counters_of_noise_are_not_taken_for_reports() -> None:
     plan = small_plan(privacy={"mode": "local", "local": {"form": "silo"}})
     with pytest.raises(GuaranteeError, match="devices of this plan send no reports"):
         estimation.kernel_sum(plan, np.zeros(plan.counters_shape, np.int64), QUERIES)
-    one, many = query.noise_variance(plan, 1), query.noise_variance(plan, 7)
+    one, many = query.noise_variance(plan, draws=1), query.noise_variance(plan, draws=7)
     assert many == 7 * one
 
 

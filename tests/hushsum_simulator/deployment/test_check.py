@@ -12,14 +12,23 @@ import hushsum
 from aggregator.fold.verdicts import Verdict, VerdictKind
 from edge_client import Counts
 from hushsum.delta import DeltaId
-from hushsum.releases import Release
+from hushsum.entropy import OsEntropy
+from hushsum.releases import Release, of_sums
 from hushsum.sketch import Sketch
-from hushsum_simulator.deployment.check import Comparison, DeploymentSummary, Found, WindowSummary, contents_of
+from hushsum_simulator.deployment.check import (
+    Comparison,
+    DeploymentSummary,
+    Found,
+    WindowSummary,
+    contents_of,
+    counter_faults,
+)
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
 from hushsum_simulator.deployment.prepare import dealt, made_plan, source_of
 from hushsum_simulator.deployment.settings import DeploymentSettings
 from hushsum_simulator.deployment.verdicts import VerdictTally
 from hushsum_simulator.scenario import Material
+from tests.plans import secure_plan
 
 FIRST, WINDOWS = 100, 2
 SMALL = {"CLIENTS": "6", "RECORDS": "8000", "WINDOWS": str(WINDOWS)}
@@ -203,3 +212,23 @@ def test_secure_sums_need_half_of_what_was_submitted(
     window = WindowSummary(FIRST, filled=True, tally=tally, records=10, released=released)
     found = replace(summary, mode="secure", what="submissions", windows=(window,)).violations()
     assert any(wanted in each for each in found) if wanted else found == [], found
+
+
+def test_the_noise_of_a_secure_sum_is_that_of_its_clients_and_noise_of_one_share_is_not() -> None:
+    plan = secure_plan(sketch={"rows": 64})
+    cohort = plan.privacy.cohort
+    assert cohort is not None
+    records = np.random.default_rng(5).uniform(0, 10, (500, 2))
+    sketch, share = Sketch(plan).add(records), plan.privacy.mechanism.share()
+    size = sketch.counters.size + sketch.counts.size
+
+    def faults(shares: int) -> list[str]:
+        noise = np.sum([share.sample(size, OsEntropy()) for _ in range(shares)], axis=0)
+        counters = sketch.counters + noise[: sketch.counters.size].reshape(sketch.counters.shape)
+        counts = sketch.counts + noise[sketch.counters.size :]
+        release = of_sums(plan, counters, counts, window=0, cohorts=1, submissions=cohort.size)
+        inside: Any = SimpleNamespace(counted=records)
+        return counter_faults(release, inside)
+
+    assert faults(cohort.size) == []
+    assert faults(1)
