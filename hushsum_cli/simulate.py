@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from hushsum_cli.columns import chosen_columns
-from hushsum_cli.output import ExactNumber, examples
+from hushsum_cli.output import ExactNumber, examples, print_json, print_table
 from hushsum_cli.output import as_json as as_json_option
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -33,6 +33,8 @@ _CLIENTS = "Number of clients.  [default: 200; silos: 40]"
 _DELTAS = "Minimum number of deltas or report batches to send.  [default: 5000; reports: 1000]"
 _EPSILON = "ε of the release.  [default: the plan's, or 1; reports: 4]"
 _DELTA = "δ of the release; 0 means pure ε.  [default: the plan's, or 0; secure, silo and shuffled: 1e-6]"
+_WINDOWS = "Number of windows that the records are dealt out to, with --release cumulative."
+_RELEASE = "Compare releases of all windows so far, under one ε, with sums of one release per window."
 _COHORT = "Mode secure: clients per cohort.  [default: the plan's, or about 100]"
 
 
@@ -51,11 +53,14 @@ class _Delta(ExactNumber):
         "hushsum simulate --data trips.parquet --columns lon,lat --clients 50 --epsilon 0.5",
         "hushsum simulate --epsilon 0.1 --delta 1e-6",
         "hushsum simulate --unit client --records-per-client 5 --clients 4000",
+        "hushsum simulate --windows 48 --release cumulative --delta 1e-6",
         "hushsum simulate --mode secure --dropout-rate 0.1",
         "hushsum simulate --mode local --shuffler",
         "hushsum simulate --mode local --form silo --clients 30",
     ),
 )
+@click.option("--windows", type=click.IntRange(2, 10_000), help=_WINDOWS)
+@click.option("--release", type=click.Choice(["cumulative"]), help=_RELEASE)
 @click.option("--data", type=_FILE, help="Records (.parquet, .csv, .npy).  [default: the pixels of an example image]")
 @click.option("--columns", help=_COLUMNS)
 @click.option("--label-column", help="Column of --data with the labels, for a --plan with classes.")
@@ -115,8 +120,14 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     Mode local: clients randomise each record, or add noise to their sum. The aggregator is killed as in mode central,
     and with --shuffler the shuffler too. Exits with status 1 if a report or sum is lost or counted twice, if the
     service stored the sender of a report, or if the recorded spends are wrong.
+
+    With --windows 48 --release cumulative the records are released in 48 windows, by the parts of a service in this
+    process: a table and errors.png compare the errors by noise of cumulative releases with those of sums of tumbling
+    releases. Exits with status 1 if the variance of the noise is not the stated one.
     """
     _refuse_contradictions(choices)
+    if choices.pop("release") is not None:
+        return _over_time(choices, columns, as_json=as_json)
     from hushsum_simulator import RunSettings
     from hushsum_simulator import simulate as run
     from hushsum_simulator.demo.summary import print_summary
@@ -139,15 +150,40 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     return 1 if violations else 0
 
 
+def _over_time(choices: Mapping[str, Any], columns: str | None, *, as_json: bool) -> int:
+    from dataclasses import asdict
+
+    from hushsum_simulator import RunSettings
+    from hushsum_simulator.demo import over_time
+    from hushsum_simulator.progress import Lines
+
+    settings = RunSettings(columns=chosen_columns(columns) or (), **_with_defaults(choices))
+    run = over_time.simulate_over_time(settings, Lines())
+    if as_json:
+        print_json({"variance_ratio": run.variance_ratio, "windows": [asdict(each) for each in run.windows]})
+    else:
+        title = f"{run.plan.name}: errors by noise of an answer, in records"
+        print_table(over_time.COLUMNS, over_time.rows(run), title=title)
+        click.echo(f"noise of all counters: {run.variance_ratio:.3f} × the stated variance")
+        click.echo(over_time.files(settings.out))
+    for sentence in run.violations():
+        click.echo(f"hushsum: {sentence}", err=True)
+    return 1 if run.violations() else 0
+
+
 def _with_defaults(choices: Mapping[str, Any]) -> dict[str, Any]:
     """The choices with those defaults that go by the mode and its form."""
     local, form = choices["mode"] == "local", choices["form"] or "report"
     clients = choices["clients"] or (40 if local and form == "silo" else 200)
     deltas = choices["deltas"] or (1000 if local else 5000)
-    return {**choices, "form": form, "clients": clients, "deltas": deltas}
+    return {**choices, "form": form, "clients": clients, "deltas": deltas, "windows": choices["windows"] or 1}
 
 
 def _refuse_contradictions(choices: Mapping[str, Any]) -> None:
+    if (choices["windows"] is None) != (choices["release"] is None):
+        raise click.UsageError("--windows and --release cumulative must be given together")
+    if choices["windows"] is not None and choices["mode"] != "central":
+        raise click.UsageError("--windows requires --mode central")
     if choices["plan"] is None and (choices["unit"] == "client") != (choices["records_per_client"] is not None):
         raise click.UsageError("--unit client and --records-per-client must be given together")
     if choices["label_column"] is not None and (choices["data"] is None or choices["plan"] is None):

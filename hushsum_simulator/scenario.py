@@ -51,6 +51,7 @@ class RunSettings:
         form: Local mode: ``report`` or ``silo``.
         randomiser: Of reports; None takes ``k-rr``.
         shuffler: Of reports: whether a shuffler stands between the fleet and the server.
+        windows: How many windows the records are dealt out to.
     """
 
     data: Path | None = None
@@ -73,6 +74,7 @@ class RunSettings:
     form: str = REPORT
     randomiser: str | None = None
     shuffler: bool = False
+    windows: int = 1
 
 
 @dataclass(frozen=True, eq=False)

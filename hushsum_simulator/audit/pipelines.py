@@ -114,6 +114,29 @@ def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow
     return asyncio.run(run())
 
 
+def sequence(plan: Plan, contents: Sequence[DataSet], tell: Tell) -> list[tuple[Release, np.ndarray[Any, Any]]]:
+    """Releases of a service, window by window, each with the exact counters of its window alone.
+
+    Each data set has its own window; ``tell`` is called with the number that are done.
+    """
+
+    async def run() -> list[tuple[Release, np.ndarray[Any, Any]]]:
+        found: list[tuple[Release, np.ndarray[Any, Any]]] = []
+        async with _running(plan, on_files, SystemRuntime(_THREADS)) as (durable, releaser):
+            for window, data in enumerate(contents, _FIRST):
+                await _collect(plan, durable, data, range(window, window + 1))
+                await releaser.seal(window)
+                sealed = await durable.store.sealed_window(plan, window)
+                assert sealed is not None, "it was sealed above"
+                exact = sealed.sketch.counters.copy()
+                stored = await releaser.release(window)
+                found.append((Release.from_bytes(stored.data), exact))
+                tell(len(found))
+        return found
+
+    return asyncio.run(run())
+
+
 async def _collect(plan: Plan, durable: Durable, data: DataSet, windows: range) -> None:
     """Opens these windows, and appends the deltas of every submission for each of them."""
     await durable.store.open_windows(plan.id, windows[0], windows[-1])
