@@ -70,6 +70,9 @@ _CLIENT_WINDOWS: Final = """CREATE TABLE client_windows (
 # A sequence is charged once, without a window; in a UNIQUE constraint NULL equals nothing.
 _SEQUENCE_SPENDS: Final = "CREATE UNIQUE INDEX sequence_spends ON spends (plan_id) WHERE kind = 'cumulative'"
 
+# Every pass of a releaser looks for such outcomes: without the index it would read all outcomes that ever were.
+_UNPUBLISHED: Final = "CREATE INDEX unpublished ON outcomes (plan, window) WHERE published = 0"
+
 _TABLES: Final = (
     """CREATE TABLE populations (
             name TEXT PRIMARY KEY, unit TEXT NOT NULL, relation TEXT NOT NULL,
@@ -122,7 +125,7 @@ STORE_FILE: Final = DatabaseKind(
     version=STORE_FORMAT,
     schema=(
         *(*_TABLES, _RESERVATIONS, _PLAN_SIGNATURES, _ROUND_CLAIMS, _RECEIPTS),
-        *(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
+        *(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
     ),
     upgrades={
         1: (_RESERVATIONS,),
@@ -136,7 +139,7 @@ STORE_FILE: Final = DatabaseKind(
         ),
         3: (_PLAN_SIGNATURES,),
         4: (_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
-        5: (_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
+        5: (_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,
@@ -183,7 +186,7 @@ POSTGRES_MIGRATIONS: Final = (
     _for_postgres(_PLAN_SIGNATURES),
     _for_postgres(_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
     (
-        *_for_postgres(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS),
+        *_for_postgres(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
         "ALTER TABLE sequences ALTER COLUMN state SET STORAGE EXTERNAL",
     ),
 )

@@ -98,6 +98,36 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
     assert abs(release.count - 2499) < 200
 
 
+@pytest.mark.parametrize("delta", ["0", "0.000001"])
+def test_a_cumulative_collection_by_hand(
+    hushsum: Hushsum, tmp_path: Path, rng: np.random.Generator, delta: str
+) -> None:
+    keys = {"unit": "client", "records_per_client": 2, "epsilon": 2, "delta": delta, "total_delta": delta}
+    window = {"release": "cumulative", "horizon": 2, "windows_per_client": 1}
+    plan = small_plan(privacy=keys, window=window)
+    np.save(tmp_path / "records.npy", rng.uniform(0, 10, (2, 2)))
+    with serving(tmp_path, plan) as address:
+        spools = [str(tmp_path / f"{number}.db") for number in range(2)]
+        asked = ("--data", str(tmp_path / "records.npy"), "--to", address)
+        sent = [json.loads(hushsum("send", *asked, "--spool", spool, "--json").out) for spool in spools]
+        assert [(each["records"], each["acknowledged"]) for each in sent] == [(2, 1)] * 2
+        first = sealed_early(hushsum, address)
+        released = json.loads(hushsum("admin", "release", "--at", address, "--json").out)
+        assert (released["window"], released["outcome"]) == (first, "released")
+        again = hushsum("admin", "release", "--at", address, "--window", str(first), "--json")
+        assert json.loads(again.out) == released
+        out = tmp_path / "first.hush"
+        assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
+        status = hushsum("admin", "status", "--at", address)
+        assert (status.status, "spent" in status.out) == (0, True)
+        ledger = json.loads(hushsum("admin", "ledger", "--at", address, "--json").out)
+        (spend,) = ledger["spends"]
+        assert (spend["kind"], spend.get("window"), ledger["spends_total"]) == ("cumulative", None, 1)
+        assert hushsum("admin", "ledger", "--at", address).status == 0
+    release = hs.load(out)
+    assert (release.kind, release.step, release.first_window, release.window) == ("cumulative", 1, first, first)
+
+
 def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path) -> None:
     with serving(tmp_path, small_plan(window={"length": "1h", "lateness": "2m"})) as address:
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)

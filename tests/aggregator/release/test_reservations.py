@@ -333,7 +333,8 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
     later = ("reservations", "leases", "plan_signatures", "round_claims", "receipts", "sequences", "client_windows")
     for table in later:
         database.execute(f"DROP TABLE {table}")
-    database.execute("DROP INDEX sequence_spends")
+    for index in ("sequence_spends", "unpublished"):
+        database.execute(f"DROP INDEX {index}")
     database.execute("PRAGMA user_version=1")
     database.commit()
     database.close()

@@ -75,7 +75,7 @@ async def test_a_schema_without_signatures_of_plans_gets_them_and_keeps_what_it_
     later = ("plan_signatures", "round_claims", "receipts", "sequences", "client_windows")
     for table in later:  # as the first version left it
         await admin.execute(f"DROP TABLE {schema}.{table}")
-    await admin.execute(f"DROP INDEX {schema}.sequence_spends")
+    await admin.execute(f"DROP INDEX {schema}.sequence_spends, {schema}.unpublished")
     await admin.execute(f"DELETE FROM {schema}.hushsum_schema WHERE version > 1")
     again = await postgres_store(postgres_dsn, schema=schema)
     assert await again.load_plan(PLAN.id) == PLAN
