@@ -167,7 +167,7 @@ def _compare(
         noise = release.counters - exact
         squares += float((noise.astype(np.float64) ** 2).mean() / (query.noise_covariance(plan, step, step) * unit))
         answers = [_error(plan, counters, exact, queries) for counters in (release.counters, summed)]
-        stated = query.noise_std_error(plan, release.draws)
+        stated = query.noise_std_error(plan, draws=release.draws)
         windows.append(
             WindowErrors(step, sum(records[:step]), answers[0], stated, answers[1], single * float(np.sqrt(step)))
         )
