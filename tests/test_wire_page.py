@@ -14,7 +14,7 @@ import pytest
 
 import hushsum as hs
 from hushsum import canonical, labels, math_portable
-from hushsum.bitpacking import Encoding, pack_rows, pack_signed
+from hushsum.bitpacking import Encoding, pack_rows, pack_signed, size_max
 from hushsum.delta import digest
 from hushsum.errors import Reason
 from hushsum.families import Hashed
@@ -45,6 +45,7 @@ def vectors(name: str) -> dict[str, Any]:
 FITS: Final = vectors("codes-that-fit.json")
 LOCAL: Final = vectors("local/local.json")
 MESSAGES: Final = vectors("log_messages/messages.json")
+CLASSES: Final = vectors("families/families.json")["transforms"]
 
 
 def plan_of(frozen: dict[str, Any]) -> hs.Plan:
@@ -126,6 +127,16 @@ def packed_signed(counters: list[int], expected: Encoding) -> str:
     return packed.hex()
 
 
+def largest_sizes() -> str:
+    def of_ten_buckets(n: int) -> int:
+        return max(size_max(1, 10, m) for m in range(1, n + 1))
+
+    plan, classes = plan_of(FITS), hs.Plan.from_bytes(bytes.fromhex(CLASSES["bundle"]))
+    numbers = [of_ten_buckets(5), size_max(1, 10, 6), of_ten_buckets(6), plan.delta_records_max, plan.delta_bytes_max]
+    numbers += [*map(plan.family.packed_bytes_max, (1, 6)), plan.delta_sizes.run_bytes_max(6)]
+    return "".join(map(str, [*numbers, classes.delta_records_max, classes.delta_bytes_max]))
+
+
 EXAMPLES: Final[dict[str, Callable[[], str]]] = {
     "framed": framed,
     "canonical": lambda: canonical.encode({"b": ["1.5", "é"], "a": -3}).hex(),
@@ -162,6 +173,7 @@ EXAMPLES: Final[dict[str, Callable[[], str]]] = {
     "delta-digest": lambda: digest(bytes.fromhex(FITS["deltas"]["1"])).hex(),
     "list": lambda: packed_rows([[1, 6]], 8, Encoding.LIST),
     "elias-fano": lambda: packed_rows([[1, 3, 3, 13, 40, 41, 50, 63]], 64, Encoding.ELIAS_FANO),
+    "sizes": largest_sizes,
     "dense": lambda: packed_rows([[0] * 15 + [2] * 5, [0] * 4 + [1] * 10 + [2] * 6], 3, Encoding.DENSE),
     "signed-dense": lambda: packed_signed([-3, 2, 0, 1], Encoding.SIGNED_DENSE),
     "signed-sparse": lambda: packed_signed([0, 0, -3, *[0] * 87, 2, *[0] * 9], Encoding.SIGNED_SPARSE),

@@ -4,10 +4,11 @@ docs/reference/wire.md, for the `euclidean` kernel with independent draws.
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
-from .canonical_json import Json, read_real
+from .canonical_json import Json
 from .math_portable import clip, float32
-from .plan import Array, Plan, PlanError, sequence
+from .plan import LARGEST_BOUND, MOST_COORDINATES, MOST_NUMBERS, Array, Plan, PlanError, reals
 from .public_random import Stream
 
 
@@ -25,6 +26,11 @@ class Sketch:
             step = Step(fields, plan.arrays, low, high)
             self.steps.append(step)
             low, high = step.lower, step.upper
+            for lo, hi in zip(low, high, strict=True):
+                if not -LARGEST_BOUND <= lo < hi <= LARGEST_BOUND:
+                    raise PlanError("bounds after a transform that are out of range or equal")
+        if sum(len(step.matrix) * len(step.matrix[0]) for step in self.steps if step.matrix) > MOST_NUMBERS:
+            raise PlanError("matrices of more than 2^22 numbers over all steps")
         if self.steps:
             midpoint = [float32((a + b) / 2) for a, b in zip(low, high, strict=True)]
         self.last_lower, self.last_upper, self.midpoint = low, high, midpoint
@@ -104,19 +110,25 @@ class Step:
         self.factors: list[float] = []
         self.matrix: list[tuple[float, ...]] = []
         if self.kind == "scale":
-            self.factors = numbers_of(fields["factor"])
+            factors = reals(fields["factor"], len(lower))
+            if any(abs(factor) < Fraction(1, LARGEST_BOUND) for factor in factors):
+                raise PlanError("a factor below 2^-64")
+            self.factors = [float32(float(factor)) for factor in factors]
             pairs = [(self.scaled(lower)[j], self.scaled(upper)[j]) for j in range(len(lower))]
             self.lower, self.upper = [min(pair) for pair in pairs], [max(pair) for pair in pairs]
         elif self.kind == "clip":
-            self.least, self.most = numbers_of(fields["lower"]), numbers_of(fields["upper"])
+            least, most = reals(fields["lower"], len(lower)), reals(fields["upper"], len(lower))
+            if any(lo >= hi for lo, hi in zip(least, most, strict=True)):
+                raise PlanError("a lower bound that is not below the upper one")
+            self.least, self.most = ([float32(float(bound)) for bound in bounds] for bounds in (least, most))
             self.lower, self.upper = self.clipped(lower), self.clipped(upper)
         elif self.kind == "unit-norm":
             self.lower, self.upper = [-1.0] * len(lower), [1.0] * len(lower)
         elif self.kind == "linear":
             array = arrays[str(fields["matrix"])]
+            if array.shape[1:] != (len(lower),) or array.shape[0] > MOST_COORDINATES:
+                raise PlanError("a matrix for another number of coordinates, or with too many rows")
             rows, columns = array.shape
-            if columns != len(lower):
-                raise PlanError("a matrix for another number of coordinates")
             self.matrix = [array.numbers[i * columns : (i + 1) * columns] for i in range(rows)]
             ends = [[(a * lo, a * hi) for a, lo, hi in zip(row, lower, upper, strict=True)] for row in self.matrix]
             self.lower = [float32(math.fsum(map(min, row))) for row in ends]
@@ -142,11 +154,6 @@ class Step:
             norm = math.sqrt(in_order([x_j * x_j for x_j in x]))
             return [float32(x_j / norm) for x_j in x] if norm else x
         return [float32(in_order([a * x_j for a, x_j in zip(row, x, strict=True)])) for row in self.matrix]
-
-
-def numbers_of(value: Json) -> list[float]:
-    """Return an array of real-valued fields as float32."""
-    return [float32(float(read_real(item))) for item in sequence(value)]
 
 
 def in_order(terms: Sequence[float]) -> float:

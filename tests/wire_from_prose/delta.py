@@ -164,7 +164,7 @@ def most_bytes_of_run(n: int, rows: int, width: int) -> int:
 def most_bytes(n: int, plan: Plan) -> int:
     """Return B(n) of the section "Sizes": the most bytes of a delta of n records."""
     of_run = most_bytes_of_run(n, plan.rows, plan.buckets)
-    if not plan.classes:
+    if not plan.classes or n == 1:
         return 96 + of_run
     runs = min(len(plan.classes), n)
     of_record = 0
@@ -240,7 +240,7 @@ def read_run(plan: Plan, reader: Reader, before: Sequence[Run], most: int) -> Ru
         refuse("empty", "a run without records")
     if n + sum(run.records for run in before) > most:
         refuse("too_many_records", "more records than a delta may have")
-    if len(packed) > most_bytes_of_run(min(2 ** n.bit_length() - 1, max(n, most)), rows, width):
+    if len(packed) > most_bytes_of_run(min(2 ** n.bit_length() - 1, most), rows, width):
         refuse("malformed", "more bytes than the run can need")
     if encoding == LIST:
         return Run(class_index, n, unpack_list(packed, n, rows, width))

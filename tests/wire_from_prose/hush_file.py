@@ -1,8 +1,8 @@
 """Releases, `.hush` files, written from the section "Releases: .hush" of docs/reference/wire.md.
 
 `read_parts` checks what does not depend on the family: the layout, the checksum, the header and the frame.
-`read_release` also checks the plan, its guarantee and the shape, for plans that the module `plan` covers with unit
-`record`. `write_release` writes the frame with raw blocks.
+`read_release` also checks the plan, its guarantee and the shape, for plans that the module `plan` covers.
+`write_release` writes the frame with raw blocks.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from .bits import MalformedError, Reader
 from .canonical_json import Json, NotCanonicalError, decode, encode
-from .plan import BUNDLE_LIMIT, Plan, PlanError, read_bundle
+from .plan import MOST_BYTES_OF_BUNDLE, Plan, PlanError, read_bundle
 from .zstandard import FrameError, compress, decompress
 
 MAGIC = b"HUSH"
@@ -89,7 +89,7 @@ def read_parts(data: bytes) -> Parts:
         if hashlib.sha256(reader.data).digest() != data[-CHECKSUM_BYTES:]:
             raise ReleaseError("the checksum differs")
         header_bytes = read_part(reader, MOST_BYTES_OF_PART)
-        bundle = read_part(reader, BUNDLE_LIMIT - 1)
+        bundle = read_part(reader, MOST_BYTES_OF_BUNDLE)
         guarantee = decode(read_part(reader, MOST_BYTES_OF_PART))
         header = decode(header_bytes)
         length = reader.integer(8)
@@ -140,11 +140,9 @@ def least_item_bytes(values: tuple[int, ...]) -> int:
 
 
 def guarantee_of(plan: Plan) -> Json:
-    """Return the guarantee of a plan of unit `record`, mode `central` and `discrete-laplace`."""
-    if plan.unit != "record":
-        raise ReleaseError("guarantees of other units are not covered")
-    copied = {key: plan.privacy[key] for key in ("delta", "epsilon", "mechanism", "mode", "unit")}
-    return {**copied, "relation": "add/remove"}
+    """Return the guarantee of a plan of mode `central` and `discrete-laplace`."""
+    copied = ("delta", "epsilon", "mechanism", "mode", "records_per_client", "unit")
+    return {"relation": "add/remove", **{key: plan.privacy[key] for key in copied if key in plan.privacy}}
 
 
 def write_release(release: Release) -> bytes:

@@ -1,7 +1,7 @@
 """Plans and bundles, written from the section "Plans" of docs/reference/wire.md.
 
 Covered are plans of family `hashed`, kernel `euclidean`, independent draws and mode `central`, with or without classes
-and transforms. The noise is verified for unit `record` and `discrete-laplace`; the page leaves other cases to another.
+and transforms, and with `discrete-laplace` noise and no test of the number of clients.
 """
 
 import hashlib
@@ -12,15 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
+from unicodedata import ucd_3_2_0
 
 from .bits import MalformedError, Reader
 from .canonical_json import Json, NotCanonicalError, decode, read_real
 
 LARGEST_BOUND = 2**64
 MOST_CANONICAL_BYTES = 4 * 2**20
-BUNDLE_LIMIT = 24 * 2**20
+MOST_BYTES_OF_BUNDLE = 24 * 2**20
 MOST_ARRAYS = 64
 MOST_NUMBERS = 2**22
+MOST_COUNTERS = 2**31
+MOST_STEPS = 16
+MOST_COORDINATES = 65_536
+LONGEST_MS = 3_660 * 86_400_000
+HIDDEN = {"Cc", "Cf", "Co", "Zl", "Zp", "Zs"}
 ARRAY_LABEL = b"hushsum/v1/parameters\x00"
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
@@ -86,8 +92,8 @@ class Plan:
 
 def read_bundle(bundle: bytes) -> Plan:
     """Return the plan of a bundle: its canonical bytes, then the arrays that it names."""
-    if len(bundle) >= BUNDLE_LIMIT:
-        raise PlanError("a bundle of 24 MiB or more")
+    if len(bundle) > MOST_BYTES_OF_BUNDLE:
+        raise PlanError("a bundle of more than 24 MiB")
     canonical, line_break, rest = bundle.partition(b"\n")
     if len(canonical) > MOST_CANONICAL_BYTES:
         raise PlanError("more than 4 MiB of canonical bytes")
@@ -125,7 +131,7 @@ def read_array(encoded: bytes) -> Array:
         raise PlanError("an array with another number of axes than 1 or 2")
     shape = tuple(reader.integer(4) for _ in range(axes))
     count = math.prod(shape)
-    if reader.rest() != 4 * count:
+    if count == 0 or reader.rest() != 4 * count:
         raise PlanError("an array of another length than its axes say")
     numbers = struct.unpack(f"<{count}f", reader.take(4 * count))
     if not all(map(math.isfinite, numbers)):
@@ -139,7 +145,8 @@ def read_fields(bundle: bytes, canonical: bytes, arrays: dict[str, Array]) -> Pl
     if document.get("format") != 1:
         raise PlanError("another format than 1")
     keys(document, KEYS[""])
-    text(document["name"])
+    if not text(document["name"]):
+        raise PlanError("a plan without a name")
     privacy = mapping(document["privacy"])
     unit = choice(privacy.get("unit"), "record", "client")
     keys(privacy, KEYS["privacy"] | ({"records_per_client"} if unit == "client" else set()))
@@ -158,11 +165,11 @@ def read_fields(bundle: bytes, canonical: bytes, arrays: dict[str, Array]) -> Pl
     choice(sketch["family"], "hashed")
     choice(sketch["kernel"], "euclidean")
     choice(sketch["draws"], "independent")
-    text(privacy["participation"])
+    choice(privacy["participation"], "protected")
     text(privacy["population"])
     check_window(window)
 
-    dim = integer(record["dim"], 1, 65_536)
+    dim = integer(record["dim"], 1, MOST_COORDINATES)
     lower = reals(record["lower"], dim)
     upper = reals(record["upper"], dim)
     if any(low >= high for low, high in zip(lower, upper, strict=True)):
@@ -170,29 +177,32 @@ def read_fields(bundle: bytes, canonical: bytes, arrays: dict[str, Array]) -> Pl
     for names in (record["names"], record["units"]):
         if len(texts(names)) not in (0, dim):
             raise PlanError("another number of names or units than of coordinates")
+    if len(set(texts(record["names"]))) < len(texts(record["names"])):
+        raise PlanError("names that are not all different")
     classes = texts(record["classes"])
-    if len(classes) == 1 or len(classes) > 1024 or len(set(classes)) < len(classes):
+    if len(classes) == 1 or len(classes) > 1024 or len(set(classes)) < len(classes) or "" in classes:
         raise PlanError("classes are none, or 2 to 1,024 different ones")
     bandwidth = read_real(sketch["bandwidth"])
     if not Fraction(1, LARGEST_BOUND) <= bandwidth <= LARGEST_BOUND:
         raise PlanError("a bandwidth out of range")
     rows = integer(sketch["rows"], 1, 2**20)
     buckets = integer(sketch["buckets"], 2, 2**24)
-    if rows * buckets > 2**31:
+    if max(1, len(classes)) * rows * buckets > MOST_COUNTERS:
         raise PlanError("more than 2^31 counters")
-    count_scale = integer(mechanism["count_scale"], 0, 2**53 - 1)
+    count_scale = integer(mechanism["count_scale"], 0, 2**33)
     scale = read_real(mechanism["scale"])
     epsilon = read_real(privacy["epsilon"])
     for key in ("delta", "total_delta", "total_epsilon"):
         read_real(privacy[key])
-    if scale <= 0:
-        raise PlanError("a scale of the noise that is not above 0")
-    if unit == "record" and epsilon < (rows + count_scale) / scale:
+    if not Fraction(1, 2**48) <= scale <= 2**48:
+        raise PlanError("a scale of the noise out of range")
+    records_per_client = integer(privacy["records_per_client"], 1, 2**31) if unit == "client" else None
+    if epsilon < (records_per_client or 1) * (rows + count_scale) / scale:
         raise PlanError("the noise does not support epsilon")
 
     transforms = tuple(mapping(step) for step in sequence(sketch.get("transforms", [])))
-    if "transforms" in sketch and not transforms:
-        raise PlanError("no transforms, but the key for them")
+    if len(transforms) not in (range(1, MOST_STEPS + 1) if "transforms" in sketch else (0,)):
+        raise PlanError("no transforms, but the key for them; or more than 16")
     for step in transforms:
         keys(step, {"kind"} | KEYS_OF_TRANSFORM[choice(step.get("kind"), *KEYS_OF_TRANSFORM)])
     if {text(step["matrix"]) for step in transforms if "matrix" in step} != set(arrays):
@@ -212,7 +222,7 @@ def read_fields(bundle: bytes, canonical: bytes, arrays: dict[str, Array]) -> Pl
         transforms=transforms,
         arrays=arrays,
         unit=unit,
-        records_per_client=integer(privacy["records_per_client"], 1, 2**53 - 1) if unit == "client" else None,
+        records_per_client=records_per_client,
         count_scale=count_scale,
         privacy=privacy,
     )
@@ -225,6 +235,8 @@ def check_window(window: Mapping[str, Json]) -> None:
         if not match:
             raise PlanError(f"{key} is not a duration")
         milliseconds = int(match[1]) * UNITS[match[2]]
+        if milliseconds > LONGEST_MS:
+            raise PlanError(f"{key} is longer than 3,660 days")
         largest = next(unit for unit, size in UNITS.items() if milliseconds % size == 0) if milliseconds else "s"
         if match[2] != largest:
             raise PlanError(f"{key} is not in the largest unit that divides it")
@@ -232,13 +244,13 @@ def check_window(window: Mapping[str, Json]) -> None:
         epoch = datetime.strptime(text(window["epoch"]), TIME).replace(tzinfo=UTC)
     except ValueError as error:
         raise PlanError("epoch is not a time in whole seconds") from error
-    if epoch.strftime(TIME).rjust(20, "0") != window["epoch"]:
-        raise PlanError("epoch is not in its one form")
+    if epoch.strftime(TIME) != window["epoch"] or epoch < datetime(1970, 1, 1, tzinfo=UTC):
+        raise PlanError("epoch is not in its one form, or before 1970")
     if window["length"] == "0s":
         raise PlanError("a window without a length")
-    integer(window["min_clients"], 0, 2**53 - 1)
-    text(window["release"])
-    text(window["time"])
+    integer(window["min_clients"], 0, 0)
+    choice(window["release"], "tumbling")
+    choice(window["time"], "event")
 
 
 def mapping(value: Json) -> dict[str, Json]:
@@ -262,9 +274,11 @@ def keys(value: Mapping[str, Json], expected: set[str]) -> None:
 
 
 def text(value: Json) -> str:
-    """Return a text of at most 128 visible characters."""
-    if not isinstance(value, str) or len(value) > 128 or not value.isprintable():
+    """Return a text of at most 128 visible characters, without a space at its ends."""
+    if not isinstance(value, str) or len(value) > 128 or value != value.strip(" "):
         raise PlanError(f"{value!r} is not a text of a plan")
+    if any(ucd_3_2_0.category(character) in HIDDEN for character in value if character != " "):
+        raise PlanError(f"{value!r} has a character that is not visible")
     return value
 
 
