@@ -45,6 +45,7 @@ def vectors(name: str) -> dict[str, Any]:
 FITS: Final = vectors("codes-that-fit.json")
 LOCAL: Final = vectors("local/local.json")
 MESSAGES: Final = vectors("log_messages/messages.json")
+PARTS: Final = vectors("edge_cases/edge_cases.json")["two-parts-direct"]
 CLASSES: Final = vectors("families/families.json")["transforms"]
 
 
@@ -76,6 +77,21 @@ def code_of_the_first_row() -> str:
     assert code - least == bucket
     direction = rows.projection.directions[0]
     return hexes(record) + hexes(direction) + hexes(rows.projection.offsets[:1]) + f"{code}{least}{bucket}"
+
+
+def two_parts_of_the_first_row() -> str:
+    family = hs.Plan.from_bytes(bytes.fromhex(PARTS["bundle"])).family
+    assert isinstance(family, Hashed)
+    rows, point = family._tables, PARTS["records"].index([float(x).hex() for x in RECORD[0]])
+    (record,), _ = family.accept(RECORD)
+    assert isinstance(rows.placement, Direct)
+    parts = zip(
+        rows.projection.exact_codes(np.array([0, 1]), np.stack([record, record])),
+        rows.placement.lowest[0],
+        rows.placement.spans[0],
+        strict=True,
+    )
+    return "".join(f"{code}{least}{span}" for code, least, span in parts) + str(PARTS["buckets"][point][0])
 
 
 def rehashed(name: str) -> str:
@@ -167,6 +183,7 @@ EXAMPLES: Final[dict[str, Callable[[], str]]] = {
         for number in side
     ),
     "code": code_of_the_first_row,
+    "two-parts": two_parts_of_the_first_row,
     "rehash-power-of-two": lambda: rehashed("rehash-power-of-two"),
     "rehash-any-width": lambda: rehashed("rehash-any-width"),
     "delta": lambda: FITS["deltas"]["1"],

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from .canonical_json import Json
 from .math_portable import clip, float32
-from .plan import LARGEST_BOUND, MOST_COORDINATES, MOST_NUMBERS, Array, Plan, PlanError, reals
+from .plan import LARGEST_BOUND, MOST_COORDINATES, MOST_NUMBERS, Array, Plan, PlanError, reals, rounded
 from .public_random import Stream
 
 
@@ -17,8 +17,8 @@ class Sketch:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.lower = [float32(float(bound)) for bound in plan.lower]
-        self.upper = [float32(float(bound)) for bound in plan.upper]
+        self.lower = [rounded(bound) for bound in plan.lower]
+        self.upper = [rounded(bound) for bound in plan.upper]
         midpoint = [float32(float((low + high) / 2)) for low, high in zip(plan.lower, plan.upper, strict=True)]
         self.steps: list[Step] = []
         low, high = self.lower, self.upper
@@ -113,14 +113,14 @@ class Step:
             factors = reals(fields["factor"], len(lower))
             if any(abs(factor) < Fraction(1, LARGEST_BOUND) for factor in factors):
                 raise PlanError("a factor below 2^-64")
-            self.factors = [float32(float(factor)) for factor in factors]
+            self.factors = [rounded(factor) for factor in factors]
             pairs = [(self.scaled(lower)[j], self.scaled(upper)[j]) for j in range(len(lower))]
             self.lower, self.upper = [min(pair) for pair in pairs], [max(pair) for pair in pairs]
         elif self.kind == "clip":
             least, most = reals(fields["lower"], len(lower)), reals(fields["upper"], len(lower))
             if any(lo >= hi for lo, hi in zip(least, most, strict=True)):
                 raise PlanError("a lower bound that is not below the upper one")
-            self.least, self.most = ([float32(float(bound)) for bound in bounds] for bounds in (least, most))
+            self.least, self.most = ([rounded(bound) for bound in bounds] for bounds in (least, most))
             self.lower, self.upper = self.clipped(lower), self.clipped(upper)
         elif self.kind == "unit-norm":
             self.lower, self.upper = [-1.0] * len(lower), [1.0] * len(lower)

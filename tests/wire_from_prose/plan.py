@@ -16,6 +16,7 @@ from unicodedata import ucd_3_2_0
 
 from .bits import MalformedError, Reader
 from .canonical_json import Json, NotCanonicalError, decode, read_real
+from .math_portable import float32
 
 LARGEST_BOUND = 2**64
 MOST_CANONICAL_BYTES = 4 * 2**20
@@ -172,7 +173,7 @@ def read_fields(bundle: bytes, canonical: bytes, arrays: dict[str, Array]) -> Pl
     dim = integer(record["dim"], 1, MOST_COORDINATES)
     lower = reals(record["lower"], dim)
     upper = reals(record["upper"], dim)
-    if any(low >= high for low, high in zip(lower, upper, strict=True)):
+    if any(low >= high or rounded(low) >= rounded(high) for low, high in zip(lower, upper, strict=True)):
         raise PlanError("a lower bound that is not below the upper one")
     for names in (record["names"], record["units"]):
         if len(texts(names)) not in (0, dim):
@@ -299,6 +300,11 @@ def integer(value: Json, least: int, largest: int) -> int:
     if not isinstance(value, int) or not least <= value <= largest:
         raise PlanError(f"{value!r} is not an integer from {least} to {largest}")
     return value
+
+
+def rounded(value: Fraction) -> float:
+    """Return a real number as float32."""
+    return float32(float(value))
 
 
 def reals(value: Json, count: int) -> tuple[Fraction, ...]:

@@ -1,4 +1,4 @@
-"""The encoder and decoder that were written from docs/reference/wire.md alone, on the frozen vectors.
+"""The encoder and decoder that were written from docs/reference/wire.md alone, on the older vectors.
 
 Which vectors: all of `draws.json`, of the four files of `hashed`/`euclidean`, and of `families/families.json` the
 deltas of the plans that these modules cover (kernel `euclidean`, independent draws) and every release. The others
@@ -169,7 +169,7 @@ def test_the_plans_are_hashed_in_every_way() -> None:
 
 @pytest.mark.parametrize("name", ["codes-that-fit", "two-parts"])
 def test_corners_of_the_bounds_have_the_least_and_the_largest_codes(name: str) -> None:
-    # No vector of this kernel has rows of several parts that are not rehashed: the bandwidth is made larger.
+    # With a larger bandwidth the rows of two parts are not rehashed either.
     text = HASHED[name]["plan"].replace('"bandwidth":"5"', '"bandwidth":"60"')
     sketch = Sketch(read_bundle(text.encode("utf-8")))
     plan = sketch.plan
