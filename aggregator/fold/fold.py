@@ -137,7 +137,8 @@ class Fold:
         self._is_silo = plan.privacy.is_silo
         self._shuffle_min = plan.privacy.shuffle_min
         self._windows_max = plan.window.windows_per_client
-        self._counts_contributions = self._bound is not None or plan.window.min_clients > 0
+        asks = plan.window.min_clients > 0 or self._windows_max is not None
+        self._counts_contributions = self._bound is not None or asks
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through

@@ -175,9 +175,9 @@ class ExactDeltas(AttributedDeltas):
         return Delta.unpack(data, self._plan).records if self._reader is None else self._reader.check(data)
 
     def check_contribution(self, peek: FoldPeek, id: DeltaId, records: int) -> None:
-        if self._bound is None or peek.kind is not RememberedKind.UNKNOWN:
+        if peek.kind is not RememberedKind.UNKNOWN:
             return
-        if peek.contributed + records > self._bound:
+        if self._bound is not None and peek.contributed + records > self._bound:
             raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, id, self._plan))
         if peek.is_barred:
             raise RefusedError(of_fold(Reason.TOO_MANY_WINDOWS, id, self._plan))

@@ -16,7 +16,18 @@ from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer, Fault, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan
-from tests.services import WINDOW, Contributor, RawClient, config_of, counted, ends_of, folded_all, service_of, trailing
+from tests.services import (
+    WINDOW,
+    Contributor,
+    RawClient,
+    SetRuntime,
+    config_of,
+    counted,
+    ends_of,
+    folded_all,
+    service_of,
+    trailing,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -242,6 +253,27 @@ async def test_a_delta_that_would_pass_a_clients_bound_is_refused_once_the_fold_
         await own.assert_refused(Contributor(PLAN, stream=7).delta(1)[1], Reason.TOO_MANY_RECORDS)
         # What is counted already is no new contribution.
         assert (await greedy.submit_one(PLAN.id, first)).status is Status.ACKNOWLEDGED
+
+
+async def test_a_client_that_is_in_as_many_windows_as_one_may_is_refused_in_others(tmp_path: Path) -> None:
+    privacy = {"unit": "client", "records_per_client": 8, "total_epsilon": 100}
+    window = {"release": "cumulative", "horizon": 2, "windows_per_client": 1, "lateness": "1h"}
+    plan = small_plan(privacy=privacy, window=window)
+    runtime = SetRuntime()
+    async with service_of(config_of(tmp_path, plan), runtime) as service, RawClient(service.grpc, "often") as often:
+        contributor = Contributor(plan, stream=6)
+        assert (await often.submit_one(plan.id, contributor.delta()[1])).status is Status.ACKNOWLEDGED
+        await folded_all(service)
+        runtime.set_ms += 3_600_000  # this window's deltas are still taken
+        own, later = World(service, often), Contributor(plan, stream=7, window=WINDOW + 1)
+        refused = await own.assert_refused(later.delta()[1], Reason.TOO_MANY_WINDOWS, plan_id=plan.id)
+        assert refused.refusal is not None
+        assert not refused.refusal.retry
+        assert (await often.submit_one(plan.id, contributor.delta()[1])).status is Status.ACKNOWLEDGED
+        runtime.set_ms += 3_600_000
+        await often.hello()  # the gateway looks at its clock
+        beyond = Contributor(plan, stream=8, window=WINDOW + 2).delta()[1]
+        await own.assert_refused(beyond, Reason.WINDOW_BEYOND_HORIZON, plan_id=plan.id)
 
 
 async def test_after_all_of_these_the_counters_hold_the_good_deltas_alone(tmp_path: Path) -> None:
