@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.model import ReceiptsMark
+from aggregator.store import windows as store_windows
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from aggregator.store.store import open_sqlite_store, read_sealed, read_verdicts
 from hushsum.privacy.events import TUMBLING
@@ -107,3 +108,17 @@ async def test_a_service_goes_on_from_a_store_that_was_written_long_ago(tmp_path
     assert sealed is not None
     assert sealed.sketch.counters[0, 0, 5] == PARTITIONS, "the one that was counted before is a duplicate"
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (store_windows._UNFINISHED.replace("$1", "1"), "unfinished"),
+        ("SELECT 1 FROM outcomes WHERE plan = 1 AND published = 0", "unpublished"),
+    ],
+)
+def test_what_every_pass_of_a_releaser_asks_reads_an_index_of_few_rows(query: str, index: str) -> None:
+    connection = STORE_FILE.open_in_memory()
+    (row,) = connection.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+    connection.close()
+    assert f"INDEX {index}" in row[3]
