@@ -35,6 +35,7 @@ from aggregator.process import bound_arenas, check_assertions, check_memory, imp
 from aggregator.rate_limits import DeltaStreamQuota, RateLimits, forget_paid, send_limits_of
 from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.copies import ReleaseCopier
+from aggregator.release.drift import DriftMonitor
 from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
 from aggregator.release.releaser import Releaser
@@ -145,7 +146,7 @@ class Service:
         leadership.address = self.grpc
         if role.releases:
             await self._start_releasing(leadership)
-            await self._start_copying(backends)
+            await self._start_followers(backends)
         self.telemetry.attend(server, supervisor.failed, stack)
         await self._start_probes(folder, staleness)
         await server.start()
@@ -306,7 +307,8 @@ class Service:
         if self.process_role.alone:
             await leadership.led()  # what a crash left half done is finished before any caller gets an answer
 
-    async def _start_copying(self, backends: Backends) -> None:
+    async def _start_followers(self, backends: Backends) -> None:
+        """What reads releases once they are published: releasing never waits for it."""
         for destination in await backends.copies(self.plan):
             copier = ReleaseCopier(
                 self.catalog,
@@ -316,6 +318,9 @@ class Service:
                 on_copied=self.metrics.release_copied,
             )
             self._supervisor.forever("release copies", copier.run)
+        if self.config.metrics_listen:
+            monitor = DriftMonitor(self.catalog, self.runtime, on_tested=self.metrics.drift_tested)
+            self._supervisor.forever("drift", monitor.run)
 
     async def _start_probes(self, folder: DataDir | None, staleness: StalenessGuard | None) -> None:
         """Probes log and store once before callers get answers, and then again and again."""

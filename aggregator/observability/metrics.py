@@ -99,6 +99,10 @@ class Metrics:
         self._forgetting_pending = gauge(
             "hushsum_forgetting_pending", "1 while data of a released window is not yet erased"
         )
+        self._drift = gauge(
+            "hushsum_drift_p_value", "p-value of the test that the two newest released windows are of one population"
+        )
+        self._drift.set(math.nan)
         self._copies = counter("hushsum_release_copies", "Copies of releases written to the folder, store or topic")
         self._copy_pending = gauge(
             "hushsum_release_copy_pending", "1 while a copy of a published release cannot be written"
@@ -246,6 +250,9 @@ class Metrics:
     def release_copied(self, where: str, window: int) -> None:
         self._copies.inc()
         _journal.info("release copied", where=where, window=window)
+
+    def drift_tested(self, p_value: float) -> None:
+        self._drift.set(p_value)
 
     def copy_pending(self, where: str, why: str) -> None:
         """A copy of a release cannot be written there, and is tried again; empty: it is written."""
