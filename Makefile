@@ -33,6 +33,8 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables
+
 .PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults docs bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge
 
 help: ## list these targets
@@ -40,6 +42,8 @@ help: ## list these targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, paper-tables, bench-service, bench-secure, bench-local, bench-edge, lock)."
+
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, bench-edge, docs, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
@@ -102,6 +106,9 @@ bench: setup ## measure speed side by side, as a table and as JSON
 
 bench-accuracy: setup ## measure errors against exact sums, and write docs/accuracy.md (minutes; ARGS=--quick)
 	@$(PY) -m benchmarks.accuracy $(ARGS)
+
+paper-tables: setup ## repeat the papers' experiments, and write docs/papers.md (25 minutes of one core; ARGS=--quick)
+	@$(PY) -m benchmarks.accuracy --papers $(ARGS)
 
 bench-service: setup broker ## measure the service beside the bare libraries, on 2 cores (ARGS=--quick)
 	@$(PY) -m benchmarks.service $(ARGS)

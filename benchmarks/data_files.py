@@ -18,6 +18,7 @@ FILES: Final = {
     "taxi": "nyc_taxi_pickups.parquet",
     "pay": "sf_salaries.parquet",
     "slashdot": "slashdot0902.parquet",
+    "ego_facebook": "ego_facebook.parquet",
     "htru2": "htru2.parquet",
     "airfoil": "airfoil.parquet",
     "naval": "naval.parquet",
@@ -34,6 +35,8 @@ AIRFOIL_UPPER: Final = (20_000, 25, 0.35, 80, 0.06, 145)
 _CLUSTERS: Final = 4  # of a label
 _NODES: Final = 82_168
 _EDGES: Final = 948_464
+_FRIENDS: Final = 4039
+_FRIENDSHIPS: Final = 88_234
 
 
 def columns(name: str) -> Floats:
@@ -112,6 +115,19 @@ def _edges(rng: np.random.Generator) -> Floats:
     return np.column_stack([kept // _NODES, kept % _NODES]).astype(np.float64)
 
 
+def _friendships(rng: np.random.Generator) -> Floats:
+    """(edges, 2), each pair of nodes once, the lesser first: circles of many sizes, each with a node that all know."""
+    circle = np.sort((40 * rng.power(0.5, _FRIENDS)).astype(np.int64))
+    starts = np.searchsorted(circle, np.arange(41))
+    one = rng.integers(_FRIENDS, size=20 * _FRIENDSHIPS)
+    low, high = starts[circle[one]], starts[circle[one] + 1]
+    other = np.where(rng.random(len(one)) < 0.05, low, (low + (high - low) * rng.random(len(one))).astype(np.int64))
+    lesser, greater = np.minimum(one, other), np.maximum(one, other)
+    unique = np.unique((lesser * _FRIENDS + greater)[lesser < greater])
+    kept = np.sort(rng.choice(unique, _FRIENDSHIPS, replace=False))
+    return np.column_stack([kept // _FRIENDS, kept % _FRIENDS]).astype(np.float64)
+
+
 def _linear(rng: np.random.Generator, n: int, lower: tuple[float, ...], upper: tuple[float, ...]) -> Floats:
     """(n, d) records within the bounds, whose last column is half linear in the others and half noise."""
     low, high = np.array(lower, np.float64), np.array(upper, np.float64)
@@ -154,6 +170,7 @@ _GENERATED: Final[Mapping[str, Callable[[np.random.Generator], Floats]]] = {
     "taxi": _taxi,
     "pay": _pay,
     "slashdot": _edges,
+    "ego_facebook": _friendships,
     "htru2": _pulsars,
     "airfoil": _airfoil,
     "naval": _naval,

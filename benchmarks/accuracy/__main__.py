@@ -5,7 +5,8 @@ and its figures. Minutes; ``--quick`` takes little of everything, prints it, and
 where; ``--modes`` measures the modes and the shuffled protocols alone, ``--post`` what is computed after a release,
 ``--quantiles`` quantiles beside other libraries, ``--histogram`` a histogram beside bare noise, ``--estimators`` the
 estimators, ``--peers`` diffprivlib's classifiers, and all of them keep the rest of the page as it was. diffprivlib
-needs an environment of its own: ``build_tools/diffprivlib.txt``.
+needs an environment of its own: ``build_tools/diffprivlib.txt``. ``--papers`` repeats the papers' experiments, or those
+that are named, in place of all that, and writes ``docs/papers.md``: ``make paper-tables``.
 
 Where a file of ``../shared/data`` is missing, a generated stand-in is measured: the tables, which say so, are printed,
 and nothing is written but JSON where ``--out`` says.
@@ -26,6 +27,7 @@ from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.draws import measure_draws
 from benchmarks.accuracy.modes import measure_carried, measure_modes
+from benchmarks.accuracy.papers import run as experiments
 from benchmarks.accuracy.shuffled import measure_shuffled
 from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
 from benchmarks.accuracy.tables import matching
@@ -69,8 +71,13 @@ def main() -> None:
     parser.add_argument("--histogram", action="store_true", help="a histogram beside bare noise; the rest as it was")
     parser.add_argument("--estimators", action="store_true", help="the estimators alone; the rest as it was")
     parser.add_argument("--peers", action="store_true", help="diffprivlib's classifiers alone, where it is installed")
+    known = ", ".join(experiments.EXPERIMENTS)
+    parser.add_argument("--papers", nargs="*", metavar="NAME", help=f"the papers' experiments alone, or some: {known}")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
+    if options.papers is not None:
+        _papers(parser, options)
+        return
     chosen = [name for name in _FILES if name != "all" and getattr(options, name)] or list(_FILES)
     rows: list[Row] = []
     if not options.page:
@@ -87,6 +94,16 @@ def main() -> None:
     if options.page or not options.quick:  # of what was not measured, the last figures
         rows = [row for name in _FILES for row in _of(name, rows) or _saved(name)]
     pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
+
+
+def _papers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    names = options.papers or list(experiments.EXPERIMENTS)
+    if unknown := [name for name in names if name not in experiments.EXPERIMENTS]:
+        parser.error(f"no experiment {unknown[0]!r}; there are {', '.join(experiments.EXPERIMENTS)}")
+    if options.page:
+        experiments.write_page(options.out or experiments.RESULTS, experiments.PAGE)
+    else:
+        experiments.run(names, quick=options.quick, out=options.out)
 
 
 def _print_stand_ins(rows: list[Row], out: Path | None) -> bool:

@@ -113,15 +113,27 @@ def _pulsars(*, quick: bool) -> DataSet:
 
 
 def _slashdot(*, quick: bool) -> DataSet:
+    return _graph("slashdot", columns("slashdot").astype(np.int64), "the out-neighbours of a node", quick=quick)
+
+
+def _ego_facebook(*, quick: bool) -> DataSet:
+    edges = columns("ego_facebook").astype(np.int64)
+    both = np.concatenate([edges, edges[:, ::-1]])
+    return _graph("ego_facebook", both, "the friends of a node", quick=quick)
+
+
+def _graph(name: str, edges: npt.NDArray[np.int64], sets: str, *, quick: bool) -> DataSet:
+    """The neighbours of each node that has any."""
     from scipy import sparse
 
-    edges = columns("slashdot").astype(np.int64)
     nodes = int(edges.max()) + 1
     matrix = sparse.csr_matrix((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), (nodes, nodes))
     matrix.sort_indices()
-    records, queries = held_out(matrix[np.diff(matrix.indptr) > 0], quick=quick)
-    about = f"{records.shape[0]:,} sets: the out-neighbours of a node, {nodes:,} ids; 2,000 held-out nodes as queries"
-    return DataSet("slashdot", about, {"kind": "set", "universe": nodes}, records, queries)
+    filled = matrix[np.diff(matrix.indptr) > 0]
+    records, queries = held_out(filled, quick=quick)
+    asked = f"{queries.shape[0]:,} held-out nodes as queries"
+    about = f"{records.shape[0]:,} sets: {sets}, {nodes:,} ids; {asked}"
+    return DataSet(name, about, {"kind": "set", "universe": nodes}, records, queries)
 
 
 SOURCES: Final[dict[str, Callable[..., DataSet]]] = {
@@ -130,6 +142,7 @@ SOURCES: Final[dict[str, Callable[..., DataSet]]] = {
     "taxi": _taxi,
     "pay": _pay,
     "slashdot": _slashdot,
+    "ego_facebook": _ego_facebook,
     "htru2": _pulsars,
     "covtype-10": _covtype_10,
     "covtype-2": _covtype_2,

@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> list[Row]:
             values = columns(name)
             rows += _outliers(name, values[:, : len(bounds)], values[:, -1] == 1, bounds, quick=quick)
             print(f"outliers of {name} measured", flush=True)
-        for name, records, bounds in _regressions():
+        for name, records, bounds in regressions():
             rows += _regression(name, records, bounds, quick=quick)
             print(f"linear model of {name} measured", flush=True)
     return rows
@@ -219,7 +219,8 @@ def _outliers(name: str, X: Floats, is_outlier: npt.NDArray[np.bool_], bounds: B
     )
 
 
-def _regressions() -> Iterator[tuple[str, Floats, Bounds]]:
+def regressions() -> Iterator[tuple[str, Floats, Bounds]]:
+    """Data sets of linear models: name, records with the target last, and public bounds."""
     records = columns("airfoil")[:, :6]
     yield "airfoil, documented bounds", records, _AIRFOIL
     yield "airfoil, standardised", *_standardised(records)

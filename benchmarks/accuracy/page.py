@@ -76,10 +76,10 @@ def text(rows: Sequence[Row]) -> str:
     parts += [_estimators(rows), histogram.section(matching(rows, part="histogram"))]
     parts += [postprocessing_page.section(rows), quantiles.section(matching(rows, part="quantiles"))]
     parts += [mode_page.section(rows), findings.closing(rows)]
-    return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
+    return "\n\n".join(wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
 
 
-def _wrapped(paragraph: str) -> str:
+def wrapped(paragraph: str) -> str:
     """Prose in lines of equal length; tables, figures, headings and lists as they are."""
     paragraph = paragraph.strip("\n")
     if paragraph.startswith(("|", "!", "#", "- ")):
