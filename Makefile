@@ -107,7 +107,10 @@ bench: setup ## measure speed side by side, as a table and as JSON
 bench-accuracy: setup ## measure errors against exact sums, and write docs/accuracy.md (minutes; ARGS=--quick)
 	@$(PY) -m benchmarks.accuracy $(ARGS)
 
+# diffprivlib needs an environment of its own: build_tools/diffprivlib.txt says how to make it.
+PEERS_PY := .cache/diffprivlib/bin/python
 paper-tables: setup ## repeat the papers' experiments, and write docs/papers.md (25 minutes of one core; ARGS=--quick)
+	@$(if $(filter-out --quick,$(ARGS)),:,[ ! -x $(PEERS_PY) ] || $(PEERS_PY) -m benchmarks.accuracy --papers peers $(ARGS))
 	@$(PY) -m benchmarks.accuracy --papers $(ARGS)
 
 bench-service: setup broker ## measure the service beside the bare libraries, on 2 cores (ARGS=--quick)

@@ -47,7 +47,7 @@ class DensitySketch:
 def heap_shares(estimates: Floats, kept: int) -> tuple[Floats, float]:
     """The shares of the fullest cells and 0 of all others, and the capture ratio: their part of positive estimates."""
     positive = np.maximum(estimates, 0.0)
-    shares = np.where(positive >= np.sort(positive)[-kept], positive, 0.0)
+    shares = np.where(positive >= np.sort(positive)[-min(kept, positive.size)], positive, 0.0)
     ratio = shares.sum() / max(float(positive.sum()), 1.0)
     return shares / max(float(shares.sum()), 1.0), float(ratio)
 

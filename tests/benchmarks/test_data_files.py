@@ -1,5 +1,6 @@
 """Data sets of the benchmarks: files where they are, and stand-ins of the same shape, which tables name."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import data_files, workloads
+from benchmarks import data_files, fetch_data, workloads
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.accuracy.data import data_sets
 from benchmarks.data_files import FILES, columns, shown
@@ -63,6 +64,30 @@ def test_stand_ins_lie_within_the_public_bounds_of_their_data(name: str, no_file
         degrees = np.diff(made.records.indptr)
         assert degrees.min() >= 1
         assert degrees.max() > (20 if name == "slashdot" else 5) * np.median(degrees), "heavy-tailed"
+
+
+@pytest.mark.parametrize("packed", (False, True))
+def test_a_data_set_is_fetched_only_if_its_numbers_have_the_known_digest(
+    packed: bool, no_files: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = b"# from to\n0 1\n0\t2\n"
+    there = tmp_path / ("edges.txt.gz" if packed else "edges.txt")
+    there.write_bytes(gzip.compress(text) if packed else text)
+    expected = fetch_data.digest(np.array([[0.0, 1.0], [0.0, 2.0]]))
+    with pytest.raises(ValueError, match=f"SHA-256 {expected}, expected 00"):
+        fetch_data.fetch("slashdot", fetch_data.Source(there.as_uri(), "00"))
+    assert not (tmp_path / FILES["slashdot"]).exists()
+    assert fetch_data.fetch("slashdot", fetch_data.Source(there.as_uri(), expected)) == "fetched, 2 records"
+    assert columns("slashdot").tolist() == [[0, 1], [0, 2]]
+    assert fetch_data.fetch("slashdot", fetch_data.Source("file:///nowhere", "00")) == "is there"
+    assert capsys.readouterr().out == "", "no stand-in"
+
+
+@pytest.mark.parametrize("name", fetch_data.SOURCES)
+def test_digests_of_sources_are_those_of_the_files(name: str) -> None:
+    if not (data_files.FOLDER / FILES[name]).exists():
+        pytest.skip(f"there is no shared/data/{FILES[name]} beside the project")
+    assert fetch_data.digest(columns(name)) == fetch_data.SOURCES[name].digest
 
 
 def test_labels_of_stand_ins_are_those_of_the_files(no_files: None) -> None:

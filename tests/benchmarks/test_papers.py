@@ -3,18 +3,23 @@
 import json
 import re
 import sys
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from benchmarks.accuracy import __main__ as accuracy
 from benchmarks.accuracy.data import DataSet, vectors
-from benchmarks.accuracy.papers import density, page, run
+from benchmarks.accuracy.papers import density, features, graphs, page, run, samples
 from benchmarks.accuracy.papers.page_tables import ratios_table
 from benchmarks.accuracy.papers.tally import HUSHSUM, Tally
-from benchmarks.baselines.race import Race
+from benchmarks.baselines.lsq import FastGauss, FourierFeatures
+from benchmarks.baselines.race import Race, RaceOfSets
 from benchmarks.baselines.series import Bernstein, Cosines, Histogram, lattice_points
+from benchmarks.baselines.surrogate import SurrogateLoss
+from benchmarks.baselines.synthetic import DensitySketch, grid_shares, heap_shares, independent_shares
 
 
 @pytest.fixture
@@ -23,6 +28,7 @@ def little(rng: np.random.Generator) -> DataSet:
     return vectors("little", "bounds 0 to 10", [0], [10], (points, rng.uniform(1, 9, (40, 1))))
 
 
+@pytest.mark.usefixtures("repeatable_noise")
 def test_an_experiment_goes_from_data_to_the_page(
     little: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,6 +52,26 @@ def test_an_experiment_goes_from_data_to_the_page(
     assert "## RACE figure 3" in found
     assert (tmp_path / "papers" / "race-density.png").read_bytes().startswith(b"\x89PNG")
     assert "density:" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("repeatable_noise")
+def test_every_kind_of_experiment_has_a_section_of_its_rows(rng: np.random.Generator) -> None:
+    """Features, graphs and samples, of data that has no file."""
+    points = vectors("little", "", [0, 0], [4, 4], (rng.uniform(0, 4, (400, 2)), rng.uniform(0, 4, (200, 2))))
+    matrix = sparse.csr_matrix(rng.random((120, 30)) < 0.3).astype(np.int8)
+    matrix = matrix[np.diff(matrix.indptr) > 0]
+    sets = DataSet("sets", "", {"kind": "set", "universe": 30}, matrix[:90], matrix[90:])
+    rows = [
+        *features.of_data(features.Subject("little", 1, plane=True), points, quick=True),
+        *graphs.of_data(sets, quick=True),
+        *samples.of_data(samples.Subject("little", 0.25, 512), points, quick=True),
+    ]
+    found = page.text([{**row, "data": f"{row['data']} (stand-in)"} for row in rows])
+    for title in ("LSQ figure 2", "RACE figure 6", "Density sketches: sampling"):
+        assert f"## {title}" in found
+    assert "| Hushsum hermite, δ = 10⁻⁶, over LSQ-FGT |" in found
+    assert "**little (stand-in)**" in found
+    assert "Data sets marked stand-in are generated" in found
 
 
 def test_the_committed_page_is_that_of_the_committed_rows() -> None:
@@ -105,6 +131,60 @@ def test_baselines_without_noise_are_kernel_sums(rng: np.random.Generator) -> No
     ((found, counted),) = sketch.answers([4000], 1e-12, rng)
     np.testing.assert_allclose(found, plan.family.kernel(records, queries).sum(axis=0), rtol=0.1)
     assert counted == pytest.approx(2000)
+
+
+def test_features_and_moments_without_noise_are_gaussian_sums(rng: np.random.Generator) -> None:
+    """LSQ: Fourier features within their sampling error, the fast Gauss transform within its truncation."""
+    records, queries = rng.uniform(0, 4, (600, 2)), rng.uniform(1, 3, (30, 2))
+    exact = np.exp(-np.square(records[:, None] - queries).sum(axis=2)).sum(axis=0)
+    features = FourierFeatures.of(records, queries, bandwidth=1, features=8192, rng=rng)
+    (found,) = features.answers([8192], inf, rng)
+    assert np.abs(found - exact).mean() < 600 * 2 / np.sqrt(8192)
+    ends = {"lower": np.zeros(2), "upper": np.full(2, 4.0)}
+    errors = [
+        float(np.abs(FastGauss.of(records, queries, bandwidth=1, terms=terms, **ends).answer(inf, rng) - exact).mean())
+        for terms in (2, 8)
+    ]
+    assert errors[1] < 1e-3 * exact.mean() < errors[0]
+
+
+@pytest.mark.parametrize("terms", (1, 3, 6))
+def test_a_record_changes_moments_by_no_more_than_their_sensitivity(terms: int, rng: np.random.Generator) -> None:
+    corner = np.array([[1e-9, 1e-9]])  # of a cell: the farthest from its centre
+    one = FastGauss.of(corner, corner, bandwidth=1, terms=terms, lower=np.zeros(2), upper=np.full(2, 2.0))
+    assert float(np.abs(one.moments).sum()) == pytest.approx(one.sensitivity)
+
+
+def test_a_surrogate_loss_is_least_where_the_records_lie(rng: np.random.Generator) -> None:
+    x = rng.normal(0, 0.3, (4000, 2))
+    records = np.column_stack([x, x @ [0.6, -0.3] + rng.normal(0, 0.02, 4000)])
+    loss = SurrogateLoss.of(records, rows=400, power=4, rng=rng)
+    assert loss.counters.sum() == 400 * 4000
+    np.testing.assert_allclose(loss.minimised(rng), [0.6, -0.3], atol=0.1)
+
+
+def test_shares_of_synthetic_records_are_those_of_the_cells(rng: np.random.Generator) -> None:
+    """At a huge ε: a density sketch with room, a noisy grid, and columns that are independent."""
+    counts = np.outer([5.0, 20.0, 75.0], [10.0, 40.0, 50.0])
+    shares = counts / counts.sum()
+    estimates = DensitySketch.of(counts, rows=3, buckets=1 << 16, rng=rng).estimates(1e6, rng)
+    np.testing.assert_allclose(estimates, counts.ravel(), atol=1e-9)
+    kept, ratio = heap_shares(estimates, 2)
+    assert ratio == pytest.approx((3750 + 3000) / counts.sum())
+    np.testing.assert_allclose(np.sort(kept)[-3:], [0, 3000 / 6750, 3750 / 6750])
+    np.testing.assert_allclose(grid_shares(counts, 1e9, rng), shares, atol=1e-9)
+    np.testing.assert_allclose(independent_shares(counts, 1e9, rng), shares, atol=1e-9)
+
+
+def test_minhash_rows_of_the_baseline_answer_jaccard_sums(rng: np.random.Generator) -> None:
+    matrix = sparse.csr_matrix(rng.random((200, 30)) < 0.3).astype(np.int8)
+    matrix = matrix[np.diff(matrix.indptr) > 0]
+    both = matrix[:150].astype(int) @ matrix[150:].T.astype(int)
+    sizes = np.add.outer(np.diff(matrix[:150].indptr), np.diff(matrix[150:].indptr))
+    exact = (both.toarray() / (sizes - both.toarray())).sum(axis=0)
+    sketch = RaceOfSets.of(matrix[:150], matrix[150:], rows=2000, buckets=100_000, rng=rng)
+    (found,) = sketch.answers([2000], 1e-12, rng)
+    np.testing.assert_allclose(found, exact, rtol=0.1)
 
 
 def test_noise_of_baselines_is_what_their_sensitivity_asks_for(rng: np.random.Generator) -> None:

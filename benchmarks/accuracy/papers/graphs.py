@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 import hushsum as hs
-from benchmarks.accuracy.curves import PURE, SMALL_DELTA, Curve, Truth
+from benchmarks.accuracy.curves import PURE, SMALL_DELTA, Truth
 from benchmarks.accuracy.data import DataSet, data_sets
 from benchmarks.accuracy.papers.density import RACE, RACE_CODE
 from benchmarks.accuracy.papers.tally import HUSHSUM, Tally, seeds
@@ -28,7 +30,12 @@ EPSILONS: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 ROWS: Final = (1, 2, 8, 32, 128, 512)
 RACE_ROWS: Final = (*ROWS, 2000)
 RACE_BUCKETS: Final = 100_000
-_ROWS_WITH_DELTA: Final = (1024,)
+_ROWS_WITH_DELTA: Final = (1, 2, 8, 1024)
+#: Sums need no number of records: plans of δ = 0 write their mechanism, without a count counter, as RACE has none.
+_ROWS_UNCOUNTED: Final = 512
+_FEW_ROWS: Final = 32
+_BUCKETS_OF_FEW: Final = 65_536
+_BUCKETS: Final = 8192
 _TIMED_ROWS: Final = 2000
 _DATA: Final = ("slashdot", "ego_facebook")
 
@@ -44,8 +51,7 @@ def measure(*, quick: bool) -> list[Row]:
 
 def of_data(data: DataSet, *, quick: bool) -> list[Row]:
     """Errors of one graph, for each method, size and ε."""
-    tally, curve = Tally(ERRORS, data.name, ABSOLUTE), jaccard("full")
-    exact = Truth(data).of(curve.plan(data, 8, 1))
+    tally, exact = Tally(ERRORS, data.name, ABSOLUTE), Truth(data).of(_plan(data, 8, 1))
     epsilons, sizes = (EPSILONS[::2], ROWS[2:4]) if quick else (EPSILONS, RACE_ROWS)
 
     def add(method: str, sums: Floats, size: int, epsilon: float, delta: float = PURE) -> None:
@@ -62,7 +68,7 @@ def of_data(data: DataSet, *, quick: bool) -> list[Row]:
             add(CONSTANT, np.full(1, exact.mean()), 0, epsilon)
         for delta, some in ((PURE, ROWS), (SMALL_DELTA, _ROWS_WITH_DELTA)):
             for size in (ROWS[3],) if quick else some:
-                _add_releases(add, curve, data, seed, size, epsilons, delta)
+                _add_releases(add, data, seed, size, epsilons, delta)
     return tally.rows()
 
 
@@ -70,7 +76,7 @@ def times(data: DataSet, *, quick: bool) -> list[Row]:
     """CPU seconds of one thread for all sets at R = 2,000, and microseconds of a query."""
     rows = 64 if quick else _TIMED_ROWS
     sketching, asking = (Tally(TIMES, data.name, metric) for metric in (SKETCH, QUERY))
-    plan = jaccard("full").plan(data, rows, 1)
+    plan = _plan(data, rows, 1)
     release = hs.release(hs.Sketch(plan).add(data.records), epsilon=1)
     for _ in range(1 if quick else 3):
         sketching.add(HUSHSUM, _seconds(lambda: hs.Sketch(plan).add(data.records)), size=rows)
@@ -87,17 +93,26 @@ def times(data: DataSet, *, quick: bool) -> list[Row]:
 
 def _add_releases(
     add: Callable[[str, Floats, int, float, float], None],
-    curve: Curve,
     data: DataSet,
     seed: int,
     size: int,
     epsilons: Sequence[float],
     delta: float,
 ) -> None:
-    sketch = hs.Sketch(curve.plan(data, size, seed)).add(data.records)
+    sketch = hs.Sketch(_plan(data, size, seed)).add(data.records)
     for epsilon in epsilons:
-        release = hs.release(sketch, epsilon=epsilon, delta=delta)
+        changes: dict[str, object] = {"epsilon": epsilon, "delta": delta}
+        if size <= _ROWS_UNCOUNTED:
+            scale = Fraction(size) / Fraction(str(epsilon))
+            changes["mechanism"] = {"name": "discrete-laplace", "scale": scale, "count_scale": 0}
+        release = hs.release(sketch.under(sketch.plan.replace_privacy(**changes)))
         add(HUSHSUM, release.kernel_sum(data.queries).value, size, epsilon, delta)
+
+
+def _plan(data: DataSet, size: int, seed: int) -> hs.Plan:
+    curve = jaccard("full")
+    buckets = _BUCKETS_OF_FEW if size <= _FEW_ROWS else _BUCKETS
+    return replace(curve, sketch={**curve.sketch, "buckets": buckets}).plan(data, size, seed)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -24,7 +24,9 @@ Section = Callable[[Sequence[Row], Path | None], str]
 _OPENING: Final = """# The papers' experiments
 
 `make paper-tables` repeats the experiments of three papers whose methods this project builds on, and writes this page,
-its figures and `benchmarks/results/papers_*.json`. `ARGS=--quick` is a short test run.
+its figures and `benchmarks/results/papers_*.json`. `ARGS=--quick` is a short test run, `ARGS=density` one experiment.
+Data is read from `../shared/data`; `python -m benchmarks.fetch_data` fetches five of the data sets by their digests.
+Where a file is missing, a generated stand-in is measured and printed, and this page is left as it is.
 
 - **RACE**: Coleman and Shrivastava, A One-Pass Distributed and Private Sketch for Kernel Sums, CCS 2021.
 - **LSQ**: Wagner, Naamad and Mishra, Fast Private Kernel Density Estimation via Locality Sensitive Quantization, ICML

@@ -45,7 +45,7 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, results: Path = 
             rows = EXPERIMENTS[name](quick=quick)
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         measured += rows
-        if out or not (quick or has_stand_ins(rows)):
+        if rows and (out or not (quick or has_stand_ins(rows))):
             write_json(folder / _file(name), TITLE, rows)
     if has_stand_ins(measured) or quick:
         print_table(TITLE, measured)
