@@ -114,7 +114,7 @@ def _panel(axis: "Axes", panel: Panel, styles: Mapping[Line, tuple[str, str]], *
     column, name = panel.x
     for line in lines_of(panel.rows):
         some = matching(panel.rows, method=line[0], delta=line[1])
-        places = sorted({float(row[column]) for row in some})
+        places = list(dict.fromkeys(float(row[column]) for row in some))  # seconds in the order of sizes
         chosen = [best(matching(some, **{column: place}), highest=highest) for place in places]
         colour, mark = styles[line]
         low, middle, high = ([float(row[key]) for row in chosen] for key in ("least", "median", "most"))

@@ -45,8 +45,8 @@ How to read the figures and tables:
 - The other methods are small implementations in `benchmarks/baselines`, with noise of floats, and with the noise that
   their ε asks for. Where the authors' code adds less, that is shown too and marked. It is not private at that ε, and no
   fair comparison.
-- **Miss** marks an aim that was not reached. The aims: densities never err more than the paper's method, and at
-  δ = 10⁻⁶ at most half as much for ε ≤ 0.1.
+- **miss** marks a comparison in which Hushsum errs more than it should: never more than the other method; and densities
+  and sums at δ = 10⁻⁶ at most half as much as the paper's method for ε ≤ 0.1.
 """
 
 
@@ -64,6 +64,8 @@ def text(rows: Sequence[Row], folder: Path | None = None) -> str:
     for shown, render in SECTIONS.items():
         if some := [row for row in rows if row["figure"] in shown]:
             parts.append(render(some, folder))
+    missed = sum(part.count("**miss**") for part in parts)
+    parts.insert(1, f"{missed} comparisons below are marked as misses.\n")
     return "\n\n".join(wrapped(one) for one in "\n".join(parts).split("\n\n")) + "\n"
 
 

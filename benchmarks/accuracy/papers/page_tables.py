@@ -1,6 +1,7 @@
 """Tables of the papers' page, from rows of the results."""
 
 from collections.abc import Sequence
+from itertools import product
 
 from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA
 from benchmarks.accuracy.papers.figures import Line, best, label, lines_of
@@ -20,14 +21,17 @@ def errors_table(rows: Sequence[Row], *, highest: bool = False) -> str:
     return markdown(["method", *(f"ε = {epsilon:g}" for epsilon in epsilons)], table)
 
 
-def ratios_table(rows: Sequence[Row], peer: str, ours: str = HUSHSUM) -> str:
-    """Hushsum's error over a peer's for each ε, both at their best size; misses are marked."""
+def ratios_table(rows: Sequence[Row], peer: str, ours: str = HUSHSUM, *, half: bool = True) -> str:
+    """Hushsum's error over a peer's for each ε, both at their best size.
+
+    Misses are marked: more than 1, and more than a half at the small δ up to ε = 0.1, if ``half`` is an aim.
+    """
     epsilons = sorted({float(row["epsilon"]) for row in matching(rows, method=peer)} - {NO_NOISE})
     lines = []
     for delta in (PURE, SMALL_DELTA):
         cells = []
         for epsilon in epsilons:
-            aim = 0.5 if delta and epsilon <= 0.1 else 1.0
+            aim = 0.5 if half and delta and epsilon <= 0.1 else 1.0
             found = ratio(rows, (ours, delta), (peer, PURE), epsilon)
             cells.append(f"{found:.2f}{' **miss**' if found > aim else ''}")
         lines.append([f"{label((ours, delta))}, over {peer}", *cells])
@@ -69,4 +73,22 @@ def misses(rows: Sequence[Row], peer: str, what: str) -> str:
         aim_text = "at most half of it for ε ≤ 0.1" if aim < 1 else "never above it"
         where = f"missed on {', '.join(missed)}" if missed else "reached everywhere"
         said.append(f"- {what}, δ = {'10⁻⁶' if delta else '0'}, {aim_text}: {where}.")
+    return "\n".join(said)
+
+
+def against(rows: Sequence[Row], ours: str, peers: Sequence[str]) -> str:
+    """One line a data set, δ and peer: the ε at which Hushsum errs more than the best method of that name."""
+    said = []
+    for data, peer, delta in product(names(rows), peers, (PURE, SMALL_DELTA)):
+        some = matching(rows, data=data)
+        theirs = [row for row in some if str(row["method"]).startswith(peer)]
+        lost = [
+            f"{epsilon:g}"
+            for epsilon in sorted({float(row["epsilon"]) for row in theirs})
+            if float(best(matching(some, method=ours, delta=delta, epsilon=epsilon))["median"])
+            > float(best(matching(theirs, epsilon=epsilon))["median"])
+        ]
+        if theirs:
+            where = f"**miss** at ε = {', '.join(lost)}" if lost else "nowhere above"
+            said.append(f"- {data}: {label((ours, delta))}, against {peer}: {where}.")
     return "\n".join(said)
