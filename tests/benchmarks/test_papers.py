@@ -54,6 +54,22 @@ def test_an_experiment_goes_from_data_to_the_page(
     assert "density:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("quick", (False, True))
+def test_neither_stand_ins_nor_a_quick_run_change_what_was_saved(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = Tally("lsq-6", "taxi", "error")
+    tally.add(HUSHSUM, 1.0, epsilon=1)
+    rows = [{**row, "data": "taxi" if quick else "taxi (stand-in)", "pixels": "00ff"} for row in tally.rows()]
+    monkeypatch.setitem(run.EXPERIMENTS, "features", lambda quick: rows)
+    run.run(["features"], quick=quick, out=None, results=tmp_path / "saved", target=tmp_path / "papers.md")
+    printed = capsys.readouterr().out
+    assert "it was not changed" in printed
+    assert str(rows[0]["data"]) in printed
+    assert "00ff" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("repeatable_noise")
 def test_every_kind_of_experiment_has_a_section_of_its_rows(rng: np.random.Generator) -> None:
     """Features, graphs and samples, of data that has no file."""

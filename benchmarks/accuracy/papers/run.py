@@ -34,9 +34,9 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, results: Path = 
         quick: Little of everything: printed, and written only where ``out`` says.
         out: Folder for the JSON, the page and its figures, in place of those of the project.
         results: Folder with the rows that were saved before.
-        target: The page, which is written where real data was measured alone.
+        target: The page. It is of what was saved: whole experiments on real data.
     """
-    folder, measured = out or results, list[Row]()
+    folder, is_saved = out or results, False
     for name in names:
         started = time.perf_counter()
         with warnings.catch_warnings():
@@ -44,15 +44,15 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, results: Path = 
             warm_up()
             rows = EXPERIMENTS[name](quick=quick)
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
-        measured += rows
+        if quick or has_stand_ins(rows):
+            print_table(TITLE, [{key: row[key] for key in row if key != "pixels"} for row in rows])
         if rows and (out or not (quick or has_stand_ins(rows))):
             write_json(folder / _file(name), TITLE, rows)
-    if has_stand_ins(measured) or quick:
-        print_table(TITLE, measured)
-        if out is None:
-            print("\nThe page is of whole runs with real data: it was not changed.")
-            return
-    write_page(folder, out / "papers.md" if out else target)
+            is_saved = True
+    if is_saved:
+        write_page(folder, out / "papers.md" if out else target)
+    else:
+        print("\nThe page is of whole runs with real data: it was not changed.")
 
 
 def write_page(results: Path, target: Path) -> None:
