@@ -17,11 +17,15 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-def write_json(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Writes the rows, rounded to four digits."""
+def write_json(path: Path, title: str, rows: Sequence[Row], *, is_dense: bool = False) -> None:
+    """Writes the rows, rounded to four digits; one line a row if dense."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rounded = [{key: _rounded(value) for key, value in row.items()} for row in rows]
-    path.write_text(json.dumps({"title": title, "rows": rounded}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    text = json.dumps({"title": title, "rows": rounded}, indent=1, ensure_ascii=False)
+    if is_dense:
+        lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rounded)
+        text = f'{{\n "title": {json.dumps(title, ensure_ascii=False)},\n "rows": [\n{lines}\n ]\n}}'
+    path.write_text(text + "\n", "utf-8")
 
 
 def _text(value: str | float) -> str:

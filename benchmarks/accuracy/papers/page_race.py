@@ -179,7 +179,9 @@ def graph_errors(rows: Sequence[Row], folder: Path | None) -> str:
 
 Sums of the Jaccard kernel over the neighbour sets of Slashdot (82,168 nodes) and of ego-Facebook (4,039 nodes), at
 2,000 held-out nodes. The paper's larger graphs are not at hand. RACE has 100,000 buckets a row, Hushsum 65,536 up to
-32 rows and 8,192 beyond. Sums need no number of records: Hushsum's plans of δ = 0 have no count counter.
+32 rows and 8,192 beyond. Sums need no number of records: Hushsum's plans of δ = 0 have no count counter. Both methods
+are then the same, independent rows of MinHash with Laplace noise R/ε: at δ = 0 a ratio other than 1 comes from the
+seeds.
 
 ![Errors of Jaccard sums against ε on slashdot and ego_facebook](papers/race-graphs.png)
 

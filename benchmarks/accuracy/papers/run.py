@@ -47,7 +47,7 @@ def run(names: Sequence[str], *, quick: bool, out: Path | None, results: Path = 
         if quick or has_stand_ins(rows):
             print_table(TITLE, [{key: row[key] for key in row if key != "pixels"} for row in rows])
         if rows and (out or not (quick or has_stand_ins(rows))):
-            write_json(folder / _file(name), TITLE, rows)
+            write_json(folder / _file(name), TITLE, rows, is_dense=True)
             is_saved = True
     if is_saved:
         write_page(folder, out / "papers.md" if out else target)
