@@ -101,7 +101,8 @@ def _papers(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
     if unknown := [name for name in names if name not in experiments.EXPERIMENTS]:
         parser.error(f"no experiment {unknown[0]!r}; there are {', '.join(experiments.EXPERIMENTS)}")
     if options.page:
-        experiments.write_page(options.out or experiments.RESULTS, experiments.PAGE)
+        target = options.out / "papers.md" if options.out else experiments.PAGE
+        experiments.write_page(options.out or experiments.RESULTS, target)
     else:
         experiments.run(names, quick=options.quick, out=options.out)
 

@@ -57,7 +57,7 @@ the last.
 
 {ratios_table(some, density.RACE)}
 
-The same ratio of {density.SUMS}, where nobody needs N:
+The same ratio of {density.SUMS}, for which neither method needs N:
 
 {ratios_table(sums, density.RACE)}
 """)
@@ -71,8 +71,8 @@ Against the aims:
 
 {misses(of_densities, density.RACE, "densities")}
 
-On *pay*, one column, {_better_on(of_densities, "pay")}. A sketch of this kernel pays for a guarantee at any
-dimension; who needs one column takes `partition` or `hermite`, which [accuracy.md](accuracy.md) has.
+On *pay*, one column, {_better_on(of_densities, "pay")}. Rows of hashes work in any number of columns; for
+one column `partition` and `hermite` err less: see [accuracy.md](accuracy.md).
 """)
     return "\n".join(parts)
 

@@ -21,7 +21,7 @@ class Tally:
     """What was measured on one data set for one figure of a paper.
 
     Attributes:
-        figure: Whose: see :data:`benchmarks.accuracy.papers.page.SECTIONS`.
+        figure: Of a paper: see :data:`benchmarks.accuracy.papers.page.SECTIONS`.
         data: The data set; rows mark a stand-in.
         metric: What a value is.
     """
