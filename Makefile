@@ -109,7 +109,7 @@ bench-accuracy: setup ## measure errors against exact sums, and write docs/accur
 
 # diffprivlib needs an environment of its own: build_tools/diffprivlib.txt says how to make it.
 PEERS_PY := .cache/diffprivlib/bin/python
-paper-tables: setup ## repeat the papers' experiments, and write docs/papers.md (25 minutes of one core; ARGS=--quick)
+paper-tables: setup ## repeat the papers' experiments, and write docs/papers.md (15 minutes of one core; ARGS=--quick)
 	@$(if $(filter-out --quick,$(ARGS)),:,[ ! -x $(PEERS_PY) ] || $(PEERS_PY) -m benchmarks.accuracy --papers peers $(ARGS))
 	@$(PY) -m benchmarks.accuracy --papers $(ARGS)
 

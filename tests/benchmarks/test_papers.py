@@ -94,7 +94,7 @@ def test_the_committed_page_is_that_of_the_committed_rows() -> None:
     rows = run.saved(run.RESULTS)
     found = run.PAGE.read_text("utf-8")
     assert found == page.text(rows)
-    assert {str(row["figure"]) for row in rows} <= {figure for shown in page.SECTIONS for figure in shown}
+    assert {str(row["figure"]) for row in rows} == {figure for shown in page.SECTIONS for figure in shown}
     for figure in re.findall(r"\]\(papers/([\w-]+\.png)\)", found):
         assert (run.PAGE.with_suffix("") / figure).is_file()
 
