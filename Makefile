@@ -33,9 +33,8 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables
+.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables docs
 
-.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults docs bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -44,7 +43,6 @@ help: ## list these targets
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, paper-tables, bench-service, bench-secure, bench-local, bench-edge, lock)."
 
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, bench-edge, docs, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)" "$(VENV)"
