@@ -16,8 +16,8 @@ _MODULES: Final = (
     *("hushsum", "hushsum.estimators", "hushsum.statistics", "hushsum.comparison", "hushsum.parameters"),
     *("edge_client", "edge_client.blocking"),
 )
-#: Those whose classes have methods of bases that are not public.
-_WITH_BASES: Final = ("hushsum.estimators",)
+#: The beginnings of names of classes that have methods of bases that are not public.
+_WITH_BASES: Final = ("hushsum.estimators.", "hushsum.Release", "hushsum.Span")
 _PACKAGES: Final = ("hushsum", "edge_client", "hushsum_proto")
 _HELP_WIDTH: Final = 100
 
@@ -39,7 +39,7 @@ def _module(module: str) -> Iterator[str]:
             continue  # on the page of errors
         yield f".. auto{kind}:: {module}.{name}"
         if kind == "class":
-            yield "   :members:" + ("\n   :inherited-members:" if module in _WITH_BASES else "")
+            yield "   :members:" + ("\n   :inherited-members:" if f"{module}.{name}".startswith(_WITH_BASES) else "")
         yield ""
     yield "```\n"
 
