@@ -2,12 +2,14 @@
 
 A pure state machine. ``initial`` gives the state before the first window; ``step`` takes a state, the exact counters of
 one window and private randomness, and gives the release and the next state. The same arguments give the same bytes.
-What a state holds is noised: nothing in it tells an exact total. Whoever keeps it makes sure that one state is stepped
-with one window and one key alone: two releases of one key that differ by their counters differ by an exact number.
+A state holds the noise: whoever has it can compute exact sums of the windows so far, from the state alone or with the
+releases. So it is as secret as sealed counters, and whoever keeps it erases it once the next one replaces it, or the
+sequence has ended. One state is stepped with one window and one key alone: two releases of one key that differ by their
+counters differ by an exact number. A plan has one sequence, in one ledger.
 
-With buffers (δ > 0) a state holds 2^k·s + Σ w in two words, and the buffers β. With a tree (δ = 0) it holds the last
-release, and the keys of the nodes that are in use: each was read from a step's own randomness, so that neither a later
-key nor a later state tells it, and it is dropped when its node leaves.
+With buffers (δ > 0) a state holds 2^k·s + Σ w in two words, and the buffers β, which give w of the first steps. With a
+tree (δ = 0) it holds the last release, and the keys of the nodes that are in use, which give its noise. A key is read
+from a step's own randomness, so that neither a later key nor a later state tells it, and is dropped with its node.
 """
 
 import hashlib
@@ -21,7 +23,15 @@ import numpy.typing as npt
 
 from hushsum import canonical
 from hushsum.entropy import KEY_BYTES, Entropy, KeyedEntropy
-from hushsum.errors import BudgetError, CanonicalError, GuaranteeError, PlanError, PlanMismatchError, ReleaseError
+from hushsum.errors import (
+    BudgetError,
+    CanonicalError,
+    GuaranteeError,
+    PlanError,
+    PlanMismatchError,
+    ReleaseError,
+    repr_of,
+)
 from hushsum.labels import CHAINED_WINDOWS
 from hushsum.plan import Plan
 from hushsum.privacy.events import CUMULATIVE
@@ -33,7 +43,7 @@ from hushsum.sketch import Sketch
 STATE_FORMAT: Final = 1
 _MAGIC: Final = b"HUSC"
 _DIGEST_BYTES: Final = 32
-_CHECKSUM_BYTES: Final = 4  # against accidents: a store that was restored or altered shows by the chained digest
+_CHECKSUM_BYTES: Final = 4  # against accidents alone; the chained digest is of the sealed counters, not of the state
 _HEADER_BYTES_MAX: Final = 1 << 20
 _BLOCK: Final = 1 << 14  # counters whose words stay in the second-level cache
 _UNIT_BITS: Final = UNIT.bit_length() - 1
@@ -45,7 +55,7 @@ Counters = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CumulativeState:
-    """What a sequence carries from one outcome to the next.
+    """What a sequence carries from one outcome to the next: a secret, of which exact sums of windows can be computed.
 
     Attributes:
         plan_id: 32 bytes.
@@ -142,6 +152,8 @@ class CumulativeState:
             raise ReleaseError(f"a state of plan {plan_id.hex()[:12]}, expected one of plan {plan.hex_id[:12]}")
         if len(digest) != _DIGEST_BYTES or any(len(key) != KEY_BYTES for key in keys.values()):
             raise ReleaseError(f"digests and keys that are not all of {_DIGEST_BYTES} bytes")
+        if first is not None and last is not None and not step <= last - first + 1:
+            raise ReleaseError(f"{step} steps of the windows from {first} to {last}")
         made, n = cumulation.factorisation, _size(plan) if step else 0
         depth = len(made.theta) if isinstance(made, BufferedToeplitz) else 0
         ends = np.cumsum([8 * n, 4 * n if depth else 0, 8 * n * depth]).tolist()
@@ -152,6 +164,8 @@ class CumulativeState:
         words = np.frombuffer(arrays[: ends[0]], _WORDS).astype(np.int64)
         parts = np.frombuffer(arrays[ends[0] : ends[1]], _PARTS).astype(np.uint32)
         buffers = np.frombuffer(arrays[ends[1] :], _WORDS).astype(np.int64).reshape(depth, n if depth else 0)
+        if isinstance(made, BufferedToeplitz) and parts.size and int(parts.max()) >> made.bits:
+            raise ReleaseError(f"a rest of a sum of {int(parts.max())}, expected one below 2^{made.bits}")
         return cls(plan_id, step, digest, first, last, words, parts, buffers, keys)
 
 
@@ -181,12 +195,20 @@ def chained(previous: bytes, sealed: bytes) -> bytes:
 
 
 def step(
-    plan: Plan, state: bytes, sketch: Sketch, *, window: int, sealed: bytes, entropy: Entropy
+    plan: Plan,
+    state: bytes,
+    sketch: Sketch,
+    *,
+    window: int,
+    sealed: bytes,
+    entropy: Entropy,
+    accounted: bool = False,
 ) -> tuple[Release, bytes]:
     """The next release of a sequence, of all windows so far, and the state after it.
 
     The arguments decide the bytes of both, as long as ``entropy`` gives the same bytes: one of
-    :class:`hushsum.entropy.KeyedEntropy` of the same key. Nothing is charged here: the whole sequence is one spend.
+    :class:`hushsum.entropy.KeyedEntropy` of the same key. Nothing is charged here: the whole sequence is one spend, and
+    a plan has one sequence, in one ledger. A second one from :func:`initial` is not covered by the same spend.
 
     Args:
         plan: Of cumulative releases.
@@ -195,11 +217,13 @@ def step(
         window: Its index, above that of the last step; a window that is skipped takes no step.
         sealed: Digest of its sealed counters, 32 bytes; the next state has it chained.
         entropy: Private randomness of this step alone: a fresh one, never that of another step.
+        accounted: Whether a ledger was charged for this sequence, and makes sure that it is the plan's only one; the
+            release says so.
 
     Raises:
         GuaranteeError: The plan has no cumulative releases.
         BudgetError: The sequence has as many outcomes as the plan's horizon: ε covers no more.
-        ReleaseError: The state cannot be read, or the window is not above its last one.
+        ReleaseError: The state cannot be read, or the window is no integer above its last one. Nothing was drawn.
         PlanMismatchError: The sketch is of another plan.
     """
     cumulation, before = _cumulation(plan), CumulativeState.from_bytes(plan, state)
@@ -210,6 +234,8 @@ def step(
             f"plan {plan.name!r} has had the {cumulation.horizon} outcomes of window.horizon, which ε covers: for more "
             "windows make another plan, which adds its own ε"
         )
+    if type(window) is not int or abs(window) > canonical.INTEGER_LIMIT:
+        raise ReleaseError(f"window {repr_of(window)}, expected an integer up to {canonical.INTEGER_LIMIT}")
     if before.last_window is not None and window <= before.last_window:
         raise ReleaseError(f"window {window} after window {before.last_window}, expected a later one")
     exact = np.concatenate([sketch.counters.reshape(-1), sketch.counts])
@@ -227,7 +253,7 @@ def step(
         counters=values[:split].reshape(sketch.counters.shape),
         counts=values[split:],
         guarantee=plan.guarantee,
-        accounted=True,
+        accounted=accounted,
         step=before.step + 1,
         first_window=first,
     )

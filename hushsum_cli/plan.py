@@ -303,11 +303,13 @@ def _mechanism(made: "Plan") -> str:
     from hushsum.canonical import real_text
 
     mechanism, rho = made.privacy.mechanism, made.guarantee.rho
-    where = "on every counter" if mechanism.factorisation is None else "in each draw of a counter"
+    of, whole = f"{mechanism.name},", ""
+    if mechanism.factorisation is not None:
+        of, whole = f"draws of {mechanism.name} of", "the whole sequence is "
     if rho is None:
-        return f"{mechanism.name}, scale {real_text(mechanism.scale)} {where}"
-    zcdp = f"standard deviation {mechanism.noise_variance**0.5:,.4g} {where} ({float(rho):.4g}-zCDP)"
-    return f"{mechanism.name}, {zcdp}"
+        return f"{of} scale {real_text(mechanism.scale)} on every counter"
+    deviation = f"{mechanism.noise_variance**0.5:,.4g}"
+    return f"{of} standard deviation {deviation} on every counter ({whole}{float(rho):.4g}-zCDP)"
 
 
 def _clients(made: "Plan") -> Iterator[tuple[str, str]]:

@@ -456,7 +456,13 @@ def compute_step(sealed: SealedWindow, window: int, reserved: ReservedStep) -> t
     plan = sealed.sketch.plan
     before = cumulative.initial(plan) if reserved.state is None else reserved.state
     release, after = cumulative.step(
-        plan, before, sealed.sketch, window=window, sealed=reserved.sealed, entropy=KeyedEntropy(reserved.key)
+        plan,
+        before,
+        sealed.sketch,
+        window=window,
+        sealed=reserved.sealed,
+        entropy=KeyedEntropy(reserved.key),
+        accounted=True,  # by the first step's reservation
     )
     assert release.step == reserved.step, "the state is that of the step before"
     return release.to_bytes(), after

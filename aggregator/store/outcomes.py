@@ -166,6 +166,8 @@ async def commit_step(
 ) -> None:
     """Stores a reserved step's outcome (not published); the state after it replaces the key and the state before it.
 
+    With the last outcome of the horizon no state is kept: no step needs it, and it holds the noise.
+
     Raises:
         OutcomeExistsError: The window has its outcome.
         WindowOrderError: The window is not sealed, or an older one has no outcome yet.
@@ -190,7 +192,7 @@ async def commit_step(
         step,
         window,
         found[0],
-        state,
+        b"" if step == plan.window.horizon else state,
     )
     await _insert_outcome(tx, number, CUMULATIVE, window, data)
     await move(tx, number, window, WindowState.RELEASED)

@@ -57,7 +57,7 @@ _RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, x'', 0, x'' WHERE 
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
 
 # The newest step of a plan's cumulative sequence: what the next one is drawn from, and a digest of all steps so far.
-# Neither tells an exact counter.
+# The state holds the noise, and is as secret as the counters of a sealed window; empty once the horizon is reached.
 _SEQUENCES: Final = """CREATE TABLE sequences (
             plan INTEGER PRIMARY KEY, step INTEGER NOT NULL, window INTEGER NOT NULL,
             digest BLOB NOT NULL, state BLOB NOT NULL)"""

@@ -177,7 +177,8 @@ class Guarantee:
         noise = f"{mechanism.name} of scale {real_text(mechanism.scale)} {every}"
         if self.rho is not None:
             deviation = f"{math.sqrt(mechanism.scale):.4g}"
-            noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
+            promised = f"{'' if self.horizon is None else 'the whole sequence is '}{numeral(self.rho, up=True)}-zCDP"
+            noise = f"{mechanism.name} of standard deviation {deviation} {every}: {promised}"
         if self.cohort is not None:
             pure = self.rho is None and self.delta == self.cohort.failure
             return cohort_text(self.cohort, noise, pure=pure)
@@ -185,8 +186,9 @@ class Guarantee:
             return local_text(self.local, mechanism, noise, self.records_per_client)
         if self.horizon is not None:
             return (
-                f"The aggregator is trusted with the exact counters of a window until its release. Noise is made of "
-                f"draws that several releases share ({noise}, for each draw); no exact total is kept."
+                "The aggregator is trusted with the exact counters of all windows for as long as the sequence runs: it "
+                "keeps the noise that later releases share, of which exact sums of earlier windows can be computed. "
+                f"The noise is made of draws of {noise}."
             )
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 

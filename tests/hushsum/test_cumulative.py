@@ -1,11 +1,11 @@
-"""Cumulative releases: a pure state machine whose state tells no exact total, and a sequence that is charged once.
+"""Cumulative releases: a pure state machine whose state is a secret, and a sequence that is charged once.
 
 False alarms of the tests that draw: below 10^-6 each (six standard deviations of a mean of many squares).
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hushsum.errors import BudgetError, GuaranteeError, PlanError, PlanMismatchE
 from hushsum.outcomes import decide
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, TUMBLING, Spend
-from hushsum.privacy.factorisation import BufferedToeplitz, Node
+from hushsum.privacy.factorisation import UNIT, BufferedToeplitz, Node, SignedDigitTree
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import pays_for
 from tests.hushsum.cumulative_plans import cumulative_plan
@@ -34,6 +34,11 @@ Ints = npt.NDArray[np.int64]
 
 def sketch_of(plan: hs.Plan, records: int = 20, seed: int = 0) -> hs.Sketch:
     return hs.Sketch(plan).add(np.random.default_rng(seed).random((records, 2))) if records else hs.Sketch(plan)
+
+
+def exact_of(plan: hs.Plan) -> Ints:
+    sketch = sketch_of(plan)
+    return np.concatenate([sketch.counters.reshape(-1), sketch.counts])
 
 
 def stepped(
@@ -75,7 +80,6 @@ def test_releases_are_of_all_windows_so_far(plan: hs.Plan) -> None:
         exact = exact + sketch.counters
         assert (release.step, release.span, release.window) == (number, (5, window), window)
         assert release.kind == CUMULATIVE
-        assert release.accounted
         limit = 60 * math.sqrt(plan.privacy.mechanism.noise_variance * query.noise_covariance(plan, number, number))
         assert np.abs(noise_of(release, exact)).max() < limit
         assert hs.Release.from_bytes(release.to_bytes()).to_bytes() == release.to_bytes()
@@ -116,17 +120,45 @@ def test_noise_of_a_span_is_that_of_the_difference() -> None:
         assert float(np.square(noise).mean()) == pytest.approx(expected, rel=6 * math.sqrt(5 / noise.size))
 
 
-@pytest.mark.parametrize("plan", [PURE, ZCDP], ids=["tree", "buffers"])
-def test_a_state_tells_no_exact_total(plan: hs.Plan) -> None:
-    """Of one exact window, states of many keys differ in every array, and their mean distance is that of the noise."""
-    _, before = sequence(plan, 3, records=0)
-    seen = [CumulativeState.from_bytes(plan, stepped(plan, before, 4, key=key)[1]) for key in range(2, 10)]
-    exact = np.concatenate([sketch_of(plan).counters.reshape(-1), sketch_of(plan).counts])
-    for state in seen:
-        assert exact.tobytes() not in state.to_bytes()
-        assert not (state.words == exact).all()
-    distances = [float(np.abs(a.words - b.words).mean()) for a, b in pairwise(seen)]
-    assert min(distances) > 1
+def test_a_state_tells_exact_totals_to_whoever_has_it() -> None:
+    """That the state is a secret is said in docs/privacy.md: here are the totals that it gives."""
+    (_, state), exact = sequence(PURE, 14), 14 * exact_of(PURE)
+    read = CumulativeState.from_bytes(PURE, state)
+    made, sampler = PURE.privacy.mechanism.factorisation, PURE.privacy.mechanism.noise()
+    assert isinstance(made, SignedDigitTree)
+    noise = np.zeros(exact.size, np.int64)
+    for node, sign in made.nodes(14).items():
+        noise += sign * sampler.sample(exact.size, KeyedEntropy(read.keys[node]))
+    assert noise.any()
+    assert (read.words - noise == exact).all()
+
+    buffers = ZCDP.privacy.mechanism.factorisation
+    assert isinstance(buffers, BufferedToeplitz)
+    depth = len(buffers.theta)  # as many steps as buffers: β_i = Σ_j θ_i^(t−j)·w_j is solved for w
+    _, state = sequence(ZCDP, depth)
+    read, exact = CumulativeState.from_bytes(ZCDP, state), depth * exact_of(ZCDP)
+    powers = [[(theta / UNIT) ** (depth - step) for step in range(1, depth + 1)] for theta in buffers.theta]
+    drawn = np.linalg.solve(np.array(powers), read.buffers / 2.0**buffers.bits)
+    assert (np.rint(read.words + read.parts / 2.0**buffers.bits - drawn.sum(axis=0)) == exact).all()
+
+
+def test_a_release_is_accounted_only_where_its_caller_says_so() -> None:
+    """Two sequences of one plan can be started in process, of which a ledger has one."""
+    first, second = (stepped(ZCDP, cumulative.initial(ZCDP), 1)[0] for _ in range(2))
+    assert not first.accounted
+    assert not second.accounted
+    assert "unaccounted" in first.statement()
+    release, _ = cumulative.step(
+        ZCDP,
+        cumulative.initial(ZCDP),
+        sketch_of(ZCDP),
+        window=1,
+        sealed=SEALED,
+        entropy=OsEntropy(),
+        accounted=True,
+    )
+    assert release.accounted
+    assert hs.Release.from_bytes(release.to_bytes()).accounted
 
 
 def test_keys_of_nodes_are_their_own_and_go_with_the_node() -> None:
@@ -183,6 +215,36 @@ def test_states_that_are_not_of_this_sequence_are_refused() -> None:
             stepped(ZCDP, state[:at], 4)
     with pytest.raises(GuaranteeError, match="tumbling"):
         cumulative.initial(tumbling())
+
+
+@pytest.mark.parametrize("window", [1.0, True, "2", None, 2**53, -(2**53)])
+def test_a_window_that_is_no_index_is_refused_before_anything_is_drawn(window: Any) -> None:
+    entropy = Unread()
+    with pytest.raises(ReleaseError, match="expected an integer"):
+        cumulative.step(PURE, cumulative.initial(PURE), sketch_of(PURE), window=window, sealed=SEALED, entropy=entropy)
+
+
+class Unread(OsEntropy):
+    """Fails if it is read."""
+
+    def read(self, size: int, /) -> bytes:
+        raise AssertionError(f"{size} bytes were read")
+
+
+def test_states_that_contradict_themselves_are_refused() -> None:
+    _, state = sequence(ZCDP, 3)
+    read = CumulativeState.from_bytes(ZCDP, state)
+    buffers = ZCDP.privacy.mechanism.factorisation
+    assert isinstance(buffers, BufferedToeplitz)
+    parts = read.parts.copy()
+    parts[-1] = 2**buffers.bits
+    for changed, named in (
+        ({"first_window": 4}, "3 steps of the windows from 4 to 3"),
+        ({"first_window": 2}, "3 steps of the windows from 2 to 3"),
+        ({"parts": parts}, "below 2"),
+    ):
+        with pytest.raises(ReleaseError, match=named):
+            CumulativeState.from_bytes(ZCDP, replace(read, **changed).to_bytes())
 
 
 def fields_of(plan: hs.Plan) -> dict[str, Any]:
@@ -337,6 +399,12 @@ def test_a_plan_says_what_its_releases_are() -> None:
     releases, _ = sequence(cumulative_plan(), 1)
     assert "all cumulative releases of its sequence together" in releases[0].statement()
     assert "in at most 4 windows" in plan.guarantee.statement(accounted=True)
+    for each, noise in ((PURE, "scale"), (ZCDP, "standard deviation")):
+        text = each.guarantee.statement(accounted=True)
+        assert "trusted with the exact counters of all windows for as long as the sequence runs" in text
+        assert f"made of draws of {each.privacy.mechanism.name} of {noise}" in text
+        assert "for each draw" not in text
+        assert (": the whole sequence is 0.0" in text) == (each is ZCDP)
     assert "step=1" in repr(releases[0])
 
 

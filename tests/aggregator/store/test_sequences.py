@@ -168,6 +168,8 @@ async def test_steps_follow_the_order_of_windows_the_fence_and_the_horizon(store
         await reserve(store, W, fence=fence + 1)
     for number in range(1, 4):
         await step(store, W + number - 1, number, fence=fence)
+    ((_, number, window, _, state),) = await rows(store, "sequences")
+    assert (number, window, state) == (3, W + 2, b"")
     with pytest.raises(BudgetError, match=r"window 1003 is beyond the horizon: the plan pays for 3 outcomes"):
         await reserve(store, W + 3, fence=fence)
 
