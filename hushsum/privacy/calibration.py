@@ -115,7 +115,7 @@ def calibrate(
     paid = [1 if budget is None else _releases(each, sensitivity, claim, budget) for each in (bare, counted)]
     if rows.exact and noise_of(counted, claim) >= _MUCH * noise_of(bare, claim) and paid[0] >= min(1, paid[1]):
         return bare
-    return bare if paid[0] >= paid[1] and _errors(bare, rows) < _errors(counted, rows) else counted
+    return bare if paid[0] >= paid[1] and _errors(bare, claim, rows) < _errors(counted, claim, rows) else counted
 
 
 def noise_of(mechanism: Mechanism, claim: Claim) -> float:
@@ -125,14 +125,14 @@ def noise_of(mechanism: Mechanism, claim: Claim) -> float:
     return mechanism.noise_variance * mechanism.factorisation.worst_variance(claim.horizon)
 
 
-def _errors(mechanism: Mechanism, rows: RecordRows) -> float:
+def _errors(mechanism: Mechanism, claim: Claim, rows: RecordRows) -> float:
     """The standard errors that noise gives an answer and the number of records, added up."""
-    return math.sqrt(mechanism.noise_variance * rows.answer) + count_error(mechanism, rows)
+    return math.sqrt(noise_of(mechanism, claim) * rows.answer) + _count_error(mechanism, claim, rows)
 
 
-def count_error(mechanism: Mechanism, rows: RecordRows | None) -> float:
+def _count_error(mechanism: Mechanism, claim: Claim, rows: RecordRows | None) -> float:
     """The standard error of the number of records, by the count counter, or where there is none by the sums of rows."""
-    std_error = math.sqrt(mechanism.noise_variance)
+    std_error = math.sqrt(noise_of(mechanism, claim))
     if mechanism.count_scale:
         return std_error / mechanism.count_scale
     assert rows is not None, "without a count counter the sums of rows tell it"
@@ -171,7 +171,7 @@ class CountChoice:
 
     Attributes:
         mechanism: With it.
-        std_error: Of the noised number of records, in records.
+        std_error: Of the noised number of records, in records; of cumulative releases at the worst step.
         releases: How many windows the population's limits pay for: at most 10⁹; 1 for any number that do not add up.
     """
 
@@ -196,7 +196,7 @@ def count_choices(
     """
     clients = Fraction(0) if claim.clients_share is None else round_up(1 / claim.clients_epsilon)
     return tuple(
-        CountChoice(mechanism, count_error(mechanism, rows), budget.releases(loss))
+        CountChoice(mechanism, _count_error(mechanism, claim, rows), budget.releases(loss))
         for bare in (False, True)[: 1 if rows is None else 2]
         for mechanism in _laplaces(sensitivity, claim, clients or None, bare=bare)
         for loss in (loss_of(mechanism, sensitivity, claim),)

@@ -64,7 +64,7 @@ _WHOLE: Final = "an integer of at least 1"
 
 
 def check(sensitivity: Sensitivity) -> None:
-    """Refuses norms that are no integers of at least 1.
+    """Refuses norms that are no integers of at least 1, or that no set of changes has: too small ones prove too much.
 
     Raises:
         PlanError: It names the norm under ``event.sensitivity``.
@@ -73,6 +73,15 @@ def check(sensitivity: Sensitivity) -> None:
         norm = getattr(sensitivity, name)
         if type(norm) is not int or norm < 1:
             raise PlanError(f"event.sensitivity.{name}", norm, _WHOLE)
+    l0, l1, l2_squared, linf = (getattr(sensitivity, name) for name in _NORMS)
+    # True of the norms of each change, and so of the largest ones of any set; the last is that of Cauchy and Schwarz.
+    for name, norm, low, high in (
+        ("l1", l1, linf, l0 * linf),
+        ("l2_squared", l2_squared, max(linf**2, -(-(l1**2) // l0)), l1 * linf),
+    ):
+        if not low <= norm <= high:
+            others = ", ".join(f"{other} = {getattr(sensitivity, other)}" for other in _NORMS if other != name)
+            raise PlanError(f"event.sensitivity.{name}", norm, f"an integer from {low} to {high} beside {others}")
 
 
 def to_fields(sensitivity: Sensitivity) -> dict[str, str]:
@@ -238,7 +247,7 @@ class Event:
         made = self.cumulation.factorisation
         if self.shares is not None or kind is None or not isinstance(made, kind):
             expected = "buffers with discrete-gaussian, a tree with discrete-laplace, drawn whole; else None"
-            raise PlanError("event.cumulation", made, expected)
+            raise PlanError("event.cumulation", made.to_fields(), expected)
 
     def _check_reports(self) -> None:
         reports = self.sensitivity.l1

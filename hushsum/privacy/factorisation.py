@@ -57,14 +57,14 @@ class BufferedToeplitz:
             or not all(type(value) is int and 0 <= value < UNIT for value in theta)
             or any(after <= before for before, after in pairwise(theta))
         ):
-            raise PlanError(f"{_KEY}.theta", theta, f"1 to {BUFFERS_MAX} rising integers from 0 to {UNIT - 1}")
+            raise PlanError(f"{_KEY}.theta", list(theta), f"1 to {BUFFERS_MAX} rising integers from 0 to {UNIT - 1}")
         if (
             len(omega) != len(theta)
             or not all(type(value) is int and value >= 1 for value in omega)
             or sum(omega) > UNIT
         ):
             expected = f"{len(theta)} integers of at least 1, one for each of theta, of at most {UNIT} together"
-            raise PlanError(f"{_KEY}.omega", omega, expected)
+            raise PlanError(f"{_KEY}.omega", list(omega), expected)
         if type(bits) is not int or not BITS_MIN <= bits <= BITS_MAX:
             raise PlanError(f"{_KEY}.bits", bits, f"an integer from {BITS_MIN} to {BITS_MAX}")
 
@@ -199,7 +199,7 @@ class SignedDigitTree:
                 f"1 and then up to {LEVELS_MAX - 1} rising integers up to {2 * HORIZON_MAX}, each a multiple of the "
                 "one before"
             )
-            raise PlanError(f"{_KEY}.blocks", blocks, expected)
+            raise PlanError(f"{_KEY}.blocks", list(blocks), expected)
 
     @property
     def levels(self) -> int:
@@ -301,7 +301,7 @@ class Cumulation:
         made = self.factorisation
         if isinstance(made, SignedDigitTree) and (nodes := worst_nodes(made.blocks, self.horizon)) > NODES_MAX:
             expected = f"at most {NODES_MAX} nodes in a release, got {nodes} within {self.horizon} windows"
-            raise PlanError(f"{_KEY}.blocks", made.blocks, expected)
+            raise PlanError(f"{_KEY}.blocks", list(made.blocks), expected)
 
     def covariance(self, first: int, second: int) -> float:
         """Of the noise of two steps, in variances of one draw.
@@ -417,7 +417,7 @@ class _TreeSearch:
 
 @lru_cache(maxsize=1024)
 def worst_nodes(blocks: tuple[int, ...], horizon: int) -> int:
-    """The most nodes of a prefix of 1 to ``horizon`` windows, exactly."""
+    """The most nodes of a prefix of 1 to ``horizon`` windows, exactly; in a few steps for each level."""
     radices = [larger // block for block, larger in pairwise(blocks)]
     highest, nodes = [0], [0]  # the largest value of the digits below each level, and how many nodes these are
     for block, radix in zip(blocks, radices, strict=False):
@@ -433,12 +433,15 @@ def worst_nodes(blocks: tuple[int, ...], horizon: int) -> int:
             return nodes[level]
         if level == 0:
             return none
-        block, radix, found = blocks[level - 1], radices[level - 1], none
-        for digit in range(radix // 2, -((radix - 1) // 2) - 1, -1):
-            rest = limit - digit * block
-            if rest >= highest[level - 1] and digit <= 0:  # the same is true of all lower digits: the last has most
-                return max(found, (radix - 1) // 2 + nodes[level - 1])
-            found = max(found, abs(digit) + most(level - 1, rest))
+        block, highest_digit = blocks[level - 1], radices[level - 1] // 2
+        lowest_digit, found = -((radices[level - 1] - 1) // 2), none
+        # Digits up to this leave room for whatever the levels below have; the next one for a part of that, and no other
+        # one for anything, because the levels below reach over less than a block.
+        free = min((limit - highest[level - 1]) // block, highest_digit)
+        if free >= lowest_digit:
+            found = max(-lowest_digit, abs(free)) + nodes[level - 1]
+        if lowest_digit <= (digit := free + 1) <= highest_digit:
+            found = max(found, abs(digit) + most(level - 1, limit - digit * block))
         return found
 
     top = (horizon + highest[-1]) // blocks[-1]

@@ -101,7 +101,7 @@ class Mechanism:
         kind = BufferedToeplitz if self.name == DISCRETE_GAUSSIAN else SignedDigitTree
         if self.randomises or not isinstance(made, kind):
             expected = "theta, omega and bits with 'discrete-gaussian', blocks with 'discrete-laplace', else no value"
-            raise PlanError("privacy.mechanism.factorisation", made, expected)
+            raise PlanError("privacy.mechanism.factorisation", made.to_fields(), expected)
         for key in ("clients_scale", "honest_survivors"):
             if (came := getattr(self, key)) is not None:
                 raise PlanError(f"privacy.mechanism.{key}", came, "no value with a factorisation")

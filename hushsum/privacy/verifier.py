@@ -268,7 +268,7 @@ def _sequence(mechanism: Mechanism, claim: Claim) -> str:
     made = mechanism.factorisation
     if made is None or claim.horizon is None:
         return ""
-    windows = f" in each of up to {claim.windows} of {claim.horizon} windows"
+    windows = f" in {'one' if claim.windows == 1 else f'each of up to {claim.windows}'} of {claim.horizon} windows"
     if isinstance(made, SignedDigitTree):
         return f"{windows}, each in {made.levels} nodes of the tree"
     return f"{windows}, whose columns have the norm {float(made.squared_norm(claim.horizon, claim.windows)) ** 0.5:.6g}"

@@ -14,20 +14,28 @@ import pytest
 
 import hushsum as hs
 from hushsum import cumulative, query
+from hushsum.canonical import real_text
 from hushsum.cumulative import CumulativeState, chained
 from hushsum.entropy import KeyedEntropy, OsEntropy
 from hushsum.errors import BudgetError, GuaranteeError, PlanError, PlanMismatchError, ReleaseError
+from hushsum.estimators.base import noise_error
 from hushsum.outcomes import decide
 from hushsum.privacy.accountant import Account
-from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, TUMBLING, Spend
+from hushsum.privacy.calibration import count_choices
+from hushsum.privacy.claim import Claim
+from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, TUMBLING, Event, Spend
 from hushsum.privacy.factorisation import UNIT, BufferedToeplitz, Node, SignedDigitTree
 from hushsum.privacy.spending import spend_of
 from hushsum.privacy.statement import pays_for
+from hushsum.privacy.verifier import loss_of, moved_squared
+from hushsum.sensitivity import Sensitivity
+from hushsum.statistics import Statistics
 from tests.hushsum.cumulative_plans import cumulative_plan
 
 HERMITE = {"family": "hermite", "kernel": "gaussian", "bandwidth": "0.5", "order": 4, "cutoff": "3"}
 PURE = cumulative_plan()
 ZCDP = cumulative_plan(delta="0.000001")
+CELLS = {"family": "partition", "bandwidth": "0.25", "rows": 1, "buckets": 16}
 SEALED = bytes(range(32))
 Ints = npt.NDArray[np.int64]
 
@@ -274,7 +282,7 @@ def test_no_other_way_releases_a_cumulative_plan() -> None:
 
 @pytest.mark.parametrize("delta", ["0", "0.000001"])
 def test_error_bars_are_those_of_the_step(delta: str) -> None:
-    plan = _hermite(delta)
+    plan = _sketched(delta, HERMITE)
     releases, _ = sequence(plan, 12)
     queries = np.array([[0.5, 0.5], [0.1, 0.9]])
     for release in (releases[0], releases[11]):
@@ -291,11 +299,66 @@ def test_error_bars_are_those_of_the_step(delta: str) -> None:
     assert worst >= query.noise_std_error(plan, draws=releases[11].draws)
 
 
-def _hermite(delta: str) -> hs.Plan:
+@pytest.mark.parametrize("delta", ["0", "0.000001"], ids=["tree", "buffers"])
+def test_errors_of_cells_are_those_of_the_step(delta: str) -> None:
+    """Cells of one row have the noise of a counter; without a count counter n̂ is the sum of the 16."""
+    plan = _sketched(delta, CELLS)
+    early, late, error, worst = at_two_steps(plan)
+    assert error < worst
+    for release in (early, late):
+        one = math.sqrt(plan.privacy.mechanism.noise_variance * (release.draws or 0))
+        assert release.kernel_sum([[0.1, 0.1]]).std_error == pytest.approx([one])
+        assert query.count_std_error(plan, draws=release.draws, counters=release.counters) == pytest.approx(4 * one)
+    assert late.kernel_sum([[0.1, 0.1]]).std_error == pytest.approx([error])
+
+    nested = _sketched(delta, {"family": "partition", "bandwidth": "0.0625", "rows": 8, "levels": 4, "buckets": 64})
+    assert nested.count_counters  # n̂ is of it and the cells together
+    early, late, *_ = at_two_steps(nested)
+    of_n = [query.count_std_error(nested, draws=each.draws, counters=each.counters) for each in (early, late)]
+    assert of_n[1] / of_n[0] == pytest.approx(math.sqrt((late.draws or 0) / (early.draws or 1)))
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"], ids=["tree", "buffers"])
+def test_errors_of_statistics_are_those_of_the_step(delta: str) -> None:
+    _, late, error, _ = at_two_steps(_sketched(delta, CELLS))
+    statistics = Statistics(late)
+    assert statistics.count.std_error == pytest.approx([4 * error])
+    assert statistics.cross_table(bins=(None, None)).counts.std_error == pytest.approx(np.full(16, error))
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"], ids=["tree", "buffers"])
+def test_errors_of_estimators_are_those_of_the_step(delta: str) -> None:
+    plan = cumulative_plan(delta=delta)
+    _, late, error, worst = at_two_steps(plan)
+    expected = math.sqrt(plan.family.answer_variance(error**2))
+    assert noise_error(late) == pytest.approx(expected)
+    assert expected < math.sqrt(plan.family.answer_variance(worst**2))
+
+
+def at_two_steps(plan: hs.Plan) -> tuple[hs.Release, hs.Release, float, float]:
+    """Releases of steps 1 and 13; the standard deviations of a counter's noise at step 13, and at the worst one."""
+    releases, _ = sequence(plan, 13)
+    variance, cumulation = plan.privacy.mechanism.noise_variance, plan.privacy.cumulation
+    assert cumulation is not None
+    error, worst = query.noise_covariance(plan, 13, 13) * variance, cumulation.worst_variance * variance
+    assert variance < error < worst
+    return releases[0], releases[12], math.sqrt(error), math.sqrt(worst)
+
+
+def test_advice_on_counts_is_that_of_the_worst_step() -> None:
+    privacy = PURE.privacy
+    *_, own = count_choices(PURE.family.sensitivity, privacy.claim, privacy.budget, PURE.family.record_rows)
+    assert own.mechanism == privacy.mechanism
+    assert own.std_error == pytest.approx(query.count_std_error(PURE))
+    assert own.std_error > math.sqrt(privacy.mechanism.noise_variance)
+
+
+def _sketched(delta: str, sketch: dict[str, object]) -> hs.Plan:
     fields = fields_of(cumulative_plan(delta=delta))
     privacy = {key: value for key, value in fields["privacy"].items() if key != "mechanism"}
+    privacy |= {"noise": "laplace" if delta == "0" else "gaussian"}
     kept = {key: fields[key] for key in ("name", "record", "window")}
-    return hs.Plan.from_fields({**kept, "sketch": HERMITE, "privacy": privacy})
+    return hs.Plan.from_fields({**kept, "sketch": sketch, "privacy": privacy})
 
 
 def test_a_sequence_is_one_spend_that_counts_once() -> None:
@@ -315,6 +378,36 @@ def test_a_sequence_is_one_spend_that_counts_once() -> None:
         assert both.spent.epsilon > 1.4 * once.epsilon  # of two plans: they add, records too
         with pytest.raises(BudgetError, match="cumulative"):
             both.charge(spend)
+
+
+def client_plan(delta: str, records: int, windows: int) -> hs.Plan:
+    bound = {"windows_per_client": windows}
+    return cumulative_plan(delta=delta, unit="client", records_per_client=records, window=bound)
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"], ids=["tree", "buffers"])
+@pytest.mark.parametrize("windows", [1, 7])
+@pytest.mark.parametrize("records", [1, 3, 50])
+def test_what_is_charged_is_what_was_verified(records: int, windows: int, delta: str) -> None:
+    plan = client_plan(delta, records, windows)
+    mechanism, claim = plan.privacy.mechanism, plan.privacy.claim
+    spend = spend_of(plan, kind=CUMULATIVE, window=None)
+    assert spend.loss == loss_of(mechanism, plan.family.sensitivity, claim)
+    (event,) = spend.events
+    assert isinstance(event, Event)
+    assert mechanism.count_scale == 0
+    # One counter in each of 16 rows: all records of a client may be alike, or all different.
+    assert event.sensitivity == Sensitivity(records * 16, records * 16, records**2 * 16, records)
+
+
+def test_what_a_client_of_many_records_moves_is_that_of_the_formula() -> None:
+    """C with c_j = ¼·½^(j−1) has ‖C·e_1‖² = 13/12 and η = ½·(1 + ¼/½); 17 counters for each of m records."""
+    half = BufferedToeplitz((UNIT // 2,), (UNIT // 4,), bits=24)
+    for m in (1, 3, 50):
+        claim = Claim(Fraction(1), Fraction(1, 10**6), "client", m, horizon=10**6, windows_per_client=1)
+        moved = moved_squared(Sensitivity(16, 16, 16, 1), 1, claim, half)
+        rounded = 2.0**-23 * 0.75 * math.sqrt(10**6 * 17 * m)
+        assert float(moved) == pytest.approx((m * math.sqrt(17 * 13 / 12) + rounded) ** 2, rel=1e-9)
 
 
 def test_spends_that_do_not_support_their_claim_are_refused() -> None:
@@ -337,8 +430,8 @@ def test_a_claim_with_too_little_noise_is_refused_by_every_reader() -> None:
         mechanism = plan.privacy.mechanism.to_fields()
         scale = plan.privacy.mechanism.scale
         fields = fields_of(plan)
-        weak = {**mechanism, "scale": str(scale * Fraction(999, 1000))}
-        with pytest.raises(PlanError, match="scale"):
+        weak = {**mechanism, "scale": real_text(scale * Fraction(999, 1000))}
+        with pytest.raises(PlanError, match=r"scale: .* in one of 100 windows, "):
             hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": weak}})
         longer = {**fields["window"], "horizon": 10**6}
         if isinstance(plan.privacy.mechanism.factorisation, BufferedToeplitz):  # more steps move more
@@ -422,10 +515,24 @@ def test_texts_say_what_windows_of_a_client_cost() -> None:
     assert not PURE.privacy.cumulation.windows_text()
 
 
+def test_a_factorisation_of_the_other_noise_is_refused_as_its_author_wrote_it() -> None:
+    written = {name: plan.privacy.mechanism.to_fields()["factorisation"] for name, plan in (("t", PURE), ("b", ZCDP))}
+    for plan, other in ((PURE, written["b"]), (ZCDP, written["t"])):
+        fields = fields_of(plan)
+        mechanism = {**fields["privacy"]["mechanism"], "factorisation": other}
+        with pytest.raises(PlanError, match=r"factorisation: got \{'(theta|blocks)': \[\d"):
+            hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": mechanism}})
+        spend: dict[str, Any] = spend_of(plan, kind=CUMULATIVE, window=None).to_fields()
+        event = spend["events"][0]
+        event = {**event, "cumulation": {**event["cumulation"], "factorisation": other}}
+        with pytest.raises(PlanError, match=r"event\.cumulation: got \{'(theta|blocks)': \[\d"):
+            Spend.from_fields({**spend, "events": [event]})
+
+
 def test_trees_of_too_many_keys_are_refused() -> None:
     fields = fields_of(cumulative_plan(horizon=10_000))
     mechanism = {**fields["privacy"]["mechanism"], "factorisation": {"blocks": [1]}}
-    with pytest.raises(PlanError, match="at most 4096 nodes"):
+    with pytest.raises(PlanError, match=r"got \[1\], expected at most 4096 nodes"):
         hs.Plan.from_fields({**fields, "privacy": {**fields["privacy"], "mechanism": mechanism}})
 
 

@@ -71,6 +71,11 @@ def test_a_noisy_maximum_needs_twice_the_largest_change_of_one_utility() -> None
         ("event.epsilon", {"epsilon": 1.0}),
         ("event.sensitivity.l1", {"sensitivity": replace(UNIT, l1=0)}),
         ("event.sensitivity.linf", {"sensitivity": replace(UNIT, linf=True)}),
+        ("event.sensitivity.l1", {"sensitivity": replace(UNIT, l0=3)}),  # 3 counters by 3 each are 9, less than 12
+        ("event.sensitivity.l1", {"sensitivity": replace(UNIT, l1=2)}),
+        ("event.sensitivity.l2_squared", {"sensitivity": replace(UNIT, l2_squared=8)}),  # 9 of one counter alone
+        ("event.sensitivity.l2_squared", {"sensitivity": replace(UNIT, l2_squared=14)}),  # 10 counters by 1.2 each
+        ("event.sensitivity.l2_squared", {"sensitivity": replace(UNIT, l2_squared=37)}),
     ),
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Factorisations of prefix sums: what they charge is exact or above, and what they err by is what is documented."""
 
 import math
+import sys
 from fractions import Fraction
 from itertools import combinations
 
@@ -114,6 +115,25 @@ def test_rho_is_the_formula_rounded_up() -> None:
     expected = (math.sqrt(105) * norm + rounding) ** 2 / 100
     assert expected * (1 - 1e-12) <= found <= expected * (1 + 1e-9)
     assert found > 105 * made.squared_norm(horizon, 3) / 100  # roundings are charged
+
+
+@pytest.mark.parametrize(
+    "blocks", [tuple(2**level for level in range(20)), tuple(3**level for level in range(13)), (1, 1000, 10**6)]
+)
+def test_the_nodes_of_a_hostile_plan_are_counted_in_few_steps(blocks: tuple[int, ...]) -> None:
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        worst_nodes.__wrapped__(blocks, 10**6 - 7)
+    finally:
+        sys.setprofile(before)
+    assert 0 < steps < 5_000
 
 
 @pytest.mark.parametrize("blocks", [(1,), (1, 3), (1, 4, 24), (1, 11, 121), (1, 2, 4, 8, 16), (1, 7, 14)])
