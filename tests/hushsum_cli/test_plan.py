@@ -104,6 +104,26 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
     assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("delta", "told"),
+    [
+        ("", "draws of discrete-laplace of scale "),
+        (
+            "delta = 1e-6\ntotal_delta = 1e-6\nnoise = 'gaussian'\n",
+            "draws of discrete-gaussian of standard deviation ",
+        ),
+    ],
+)
+def test_show_tells_that_zcdp_is_that_of_a_whole_sequence(
+    hushsum: Hushsum, plan_toml: Path, delta: str, told: str
+) -> None:
+    plan_toml.write_text(f'{TOML}{delta}[window]\nrelease = "cumulative"\nhorizon = 100\n')
+    shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
+    assert f"noise {told}" in shown
+    assert ("on every counter (the whole sequence is 0.0" in shown) == bool(delta)
+    assert "one guarantee for 100 outcomes" in shown
+
+
 def test_show_tells_what_one_window_is_charged_and_how_many_the_budget_pays_for(
     hushsum: Hushsum, plan_toml: Path
 ) -> None:

@@ -239,23 +239,24 @@ async def test_a_store_that_is_older_than_its_receipts_draws_no_step_again(tmp_p
         assert (await restored.store.account("")).spends == (SPENDS["tree"],)
 
 
-async def test_beyond_the_horizon_nothing_is_released(tmp_path: Path) -> None:
-    plan, runtime = cumulative_plan(horizon=1, counters=COUNTERS), ManualRuntime()
-    async with disk_site(tmp_path, plan, runtime, open_windows=2) as site:
-        window, (key,) = site.window, keys_of(b"test", 1)
-        await site.send(0)
-        for _ in range(2):
-            await site.releaser.seal(early=True)
-        data, state = drawn(plan, initial(plan), key, window, {0: 1})
-        assert (await site.releaser.release()).data == data
-        # The state, which holds the noise, is not kept: no step needs it.
-        assert await site.store.database.read(_states) == [b""]
-        held = CumulativeState.from_bytes(plan, state)
-        assert held.keys
-        assert not [each for each in held.keys.values() if each.hex().encode() in site.files()]
-        with pytest.raises(ReleasingStoppedError, match="beyond the horizon: the plan pays for 1 outcomes"):
+async def test_beyond_the_horizon_nothing_is_released_and_no_state_is_kept(tmp_path: Path) -> None:
+    plan, runtime = cumulative_plan(horizon=2, counters=COUNTERS), ManualRuntime()
+    state, held = initial(plan), set[bytes]()
+    async with disk_site(tmp_path, plan, runtime, open_windows=3) as site:
+        first = site.window
+        for number, key in enumerate(keys_of(b"test", 2)):
+            await site.send(number, window=first + number)
+            await site.releaser.seal(first + number, early=True)
+            data, state = drawn(plan, state, key, first + number, {number: 1})
+            assert (await site.releaser.release()).data == data
+            held |= {each.hex().encode() for each in CumulativeState.from_bytes(plan, state).keys.values()}
+            kept = await site.store.database.read(_states)
+            assert kept == [b"" if number else state]
+            assert any(each in site.files() for each in held) == (not number)  # the keys of nodes, which give the noise
+        await site.releaser.seal(first + 2, early=True)
+        with pytest.raises(ReleasingStoppedError, match="beyond the horizon: the plan pays for 2 outcomes"):
             await site.releaser.release()
-        assert len(await site.store.outcomes(plan.id)) == 1
+        assert len(await site.store.outcomes(plan.id)) == 2
 
 
 # ------------------------------------------------------------------------------------ no exact counters as they stand
