@@ -315,11 +315,22 @@ class MemoryStore(Store):
     async def signed_plan(self, plan_id: bytes) -> SignedPlan | None:
         return self.signed
 
-    async def open_windows(self, plan_id: bytes, first: int, last: int, *, horizon: int | None = None) -> None:
+    async def open_windows(
+        self,
+        plan_id: bytes,
+        first: int,
+        last: int,
+        *,
+        horizon: int | None = None,
+        latest: Callable[[int], int] | None = None,
+    ) -> int | None:
         for window in range(max(first, self.first), last + 1):
             skipped = [*self.states_by_window.values()].count(WindowState.SKIPPED)
             if horizon is None or len(self.states_by_window) - skipped < horizon:
                 self.states_by_window.setdefault(window, WindowState.OPEN)
+            elif window not in self.states_by_window:
+                return window
+        return None
 
     async def windows(self, plan_id: bytes) -> dict[int, str]:
         return dict(sorted(self.states_by_window.items()))

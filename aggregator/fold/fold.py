@@ -236,9 +236,9 @@ class Fold:
         return self._contributions.get(window, client_id)
 
     def is_barred(self, client_id: str, window: int) -> bool:
-        """Whether a client is counted in as many windows as the plan allows, and not in this one."""
+        """Whether a client is counted in as many windows as the plan allows, and not in this one, which is open."""
         most = self._windows_max
-        if most is None or self._contributions.get(window, client_id):
+        if most is None or window <= self.closed_through or self._contributions.get(window, client_id):
             return False
         return self._client_windows.get(client_id) >= most
 

@@ -129,10 +129,17 @@ class WindowTracker:
         below = self.accepted().stop if self._beyond is None else self._beyond
         missing = [window for window in self.accepted() if window not in self._known and window < below]
         if missing:
-            await self._store.open_windows(self._plan.id, min(missing), max(missing), horizon=horizon)
+            first, last = min(missing), max(missing)
+            beyond = await self._store.open_windows(
+                self._plan.id, first, last, horizon=horizon, latest=self._latest_window
+            )
             await self.refresh(missing)
-            if horizon is not None:
-                self._beyond = min((window for window in missing if window not in self._known), default=None)
+            if beyond is not None:
+                self._beyond = beyond
+
+    def _latest_window(self, now_ms: int) -> int:
+        """The last window that devices may send for at this time."""
+        return self._plan.window.index_at(now_ms + self._skew_ms)
 
     async def ensure(self, windows: Collection[int]) -> None:
         """Makes sure that these windows are known, as far as the clock opens them: data opens none."""

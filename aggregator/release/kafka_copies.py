@@ -33,8 +33,6 @@ class ReleasesTopic:
     def __init__(self, settings: KafkaSettings, needs: TopicNeeds, plan: Plan, runtime: Runtime) -> None:
         self._settings, self._topic, self._plan, self._runtime = settings, needs.name, plan, runtime
         self._writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
-        self._last: int | None = None  # the last window in the topic
-        self._looked = False
         self.warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -57,19 +55,16 @@ class ReleasesTopic:
 
     async def has(self, window: int, size: int) -> bool:  # noqa: ARG002  a message is whole
         try:
-            if not self._looked:
-                self._last, self._looked = await self._last_window(), True
+            last = await self._last_window()  # each time: another process may have written
         except (LogUnavailableError, LogError) as error:
             raise CopyError(str(error)) from error
-        return self._last is not None and window <= self._last
+        return last is not None and window <= last
 
-    async def write(self, window: int, data: bytes) -> None:
+    async def write(self, window: int, data: bytes) -> None:  # noqa: ARG002  the bytes say their window
         try:
             await self._writer.write([OutgoingMessage(0, data)])
         except (LogUnavailableError, LogError) as error:
-            self._looked = False  # it may be there
             raise CopyError(str(error)) from error
-        self._last = window
 
     async def close(self) -> None:
         await self._writer.close()

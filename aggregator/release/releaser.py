@@ -29,7 +29,6 @@ from aggregator.errors import (
     ReleasingStoppedError,
     StoreError,
     StoreUnavailableError,
-    WindowNotOverError,
     WindowOrderError,
 )
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
@@ -146,8 +145,8 @@ class Releaser:
                 break
             try:
                 sealed = await self.seal(window)
-            except WindowNotOverError:
-                return  # the store's clock was set back meanwhile
+            except WindowOrderError:
+                return  # the store's clock was set back meanwhile, or an operator was faster
         ahead_ms = self._runtime.now_ms() - now_ms
         refused = book.due_to_seal(self._plan.window, now_ms + ahead_ms)
         if window is None and refused is not None and ahead_ms > _AHEAD_MS and refused != self._refused:

@@ -210,13 +210,17 @@ async def _insert_outcome(tx: Transaction, number: int, kind: str, window: int, 
 
 
 async def _charge_sequence(tx: Transaction, plan: Plan, *, is_first: bool) -> None:
-    """Charges a sequence with its first step, unless a receipt has proved it; requires its charge for later ones."""
+    """Charges a sequence with its first step, and requires its charge for later ones.
+
+    A sequence that is charged and has no step has lost its steps: another one would not be covered by the charge.
+    """
     if is_first:
         spend = spend_of(plan, kind=CUMULATIVE, window=None)
         held = await locked_account(tx, spend.population)
-        if not await is_spent(tx, spend):
-            held.charge(spend)
-            await insert_spend(tx, spend)
+        if await is_spent(tx, spend):
+            raise StoreError("store: the cumulative sequence is charged, and its steps are missing: restore the store")
+        held.charge(spend)
+        await insert_spend(tx, spend)
         return
     query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" IS NULL'
     if await tx.fetch_row(query, plan.hex_id, CUMULATIVE) is None:

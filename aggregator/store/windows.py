@@ -1,6 +1,6 @@
 """Store operations on windows and on the releaser's lease. Functions on a transaction."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from aggregator.errors import FencedError, StoreError, WindowNotOverError, WindowOrderError
@@ -36,11 +36,23 @@ async def first_window(tx: Transaction, plan_id: bytes) -> int:
     return int(row[0])
 
 
-async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int, *, horizon: int | None = None) -> None:
+async def open_windows(
+    tx: Transaction,
+    plan_id: bytes,
+    first: int,
+    last: int,
+    *,
+    horizon: int | None = None,
+    latest: Callable[[int], int] | None = None,
+) -> int | None:
     """Records that a gateway had these windows open; windows that are stored already stay as they are.
 
     With a ``horizon`` no more than so many windows of the plan are ever opened, skipped ones not counted: each open one
-    gets an outcome.
+    gets an outcome. ``latest`` gives the last window that may be opened at a time of the store's clock: a gateway whose
+    clock is ahead would use up places of the horizon.
+
+    Returns:
+        The first window that the horizon leaves no place for; None: each has one.
     """
     plan = await plan_number(tx, plan_id, lock=True)
     start = max(first, await first_window(tx, plan_id))
@@ -49,12 +61,16 @@ async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int, *
     assert row is not None
     await _add(tx, plan, range(start, min(last, row[0]) + 1), WindowState.SKIPPED)
     fresh: Sequence[int] = range(max(start, row[0] + 1), last + 1)
+    beyond = None
     if horizon is not None and fresh:
         stored = await states(tx, plan_id, fresh[0], fresh[-1])
         row = await tx.fetch_row("SELECT count(*) FROM windows WHERE plan = $1 AND state <> 'skipped'", plan)
         assert row is not None
-        fresh = [window for window in fresh if window not in stored][: max(horizon - row[0], 0)]
+        ends = last if latest is None else min(last, latest(await tx.now_ms()))
+        missing, places = [window for window in fresh if window not in stored and window <= ends], horizon - row[0]
+        fresh, beyond = missing[: max(places, 0)], next(iter(missing[max(places, 0) :]), None)
     await _add(tx, plan, fresh, WindowState.OPEN)
+    return beyond
 
 
 async def windows(tx: Transaction, plan_id: bytes) -> dict[int, str]:

@@ -155,7 +155,7 @@ async def _outcome(releaser: Releaser, window: int) -> Seen:
     Raises:
         StoreError: Every request failed.
     """
-    await releaser.seal(window)
+    await releaser.seal(window, early=True)
     withheld, failure = 0, None
     for _ in range(_ASKED):
         try:

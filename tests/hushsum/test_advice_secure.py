@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from hushsum.advice import Advice, Allowance, advise
-from hushsum.query import noise_std_error
+from hushsum.query import draws_of, noise_std_error
 from tests.plans import secure_plan
 
 ALLOWANCE = Allowance(memory_mib=0.2)
@@ -26,7 +26,7 @@ def test_one_cohort_has_the_noise_of_exactly_h_shares(delta: str) -> None:
     assert noise == pytest.approx(noise_std_error(found.plan))
     assert found.more_noise == pytest.approx(math.sqrt(100 / 80))
     assert found.std_error_of_all == pytest.approx(
-        math.hypot(found.own.hashing, noise_std_error(found.plan, draws=100))
+        math.hypot(found.own.hashing, noise_std_error(found.plan, draws=draws_of(found.plan, 100)))
     )
 
 

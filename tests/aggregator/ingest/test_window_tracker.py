@@ -51,8 +51,9 @@ async def test_a_read_that_ends_after_a_newer_one_opens_no_window_again() -> Non
 async def test_no_window_beyond_the_horizon_is_opened_and_its_deltas_are_refused_by_that_reason() -> None:
     plan, runtime = windowed_plan(1, horizon=2), ManualRuntime(NOW_MS)
     window = plan.window.index_at(NOW_MS)
-    for store in (MemoryStore(runtime), memory_store(runtime)):
+    for make in (MemoryStore, memory_store):
         runtime = ManualRuntime(NOW_MS)
+        store = make(runtime)
         await store.register(plan, 1, window)
         tracker = WindowTracker(plan, store, runtime, skew_ms=0, first_window=window)
         for turn in range(4):
@@ -79,3 +80,17 @@ async def test_a_skipped_window_takes_nothing_of_the_horizon() -> None:
     assert [*(await store.windows(PLAN.id)).values()] == [*["skipped"] * 3, "closing"]
     await store.open_windows(PLAN.id, window + 3, window + 9, horizon=2)
     assert {each for each, state in (await store.windows(PLAN.id)).items() if state == "open"} == {window + 4}
+
+
+async def test_a_gateway_whose_clock_is_ahead_uses_up_nothing_of_the_horizon() -> None:
+    plan, window = small_plan(window={"release": "cumulative", "horizon": 4}), PLAN.window.index_at(NOW_MS)
+    store = memory_store(ManualRuntime(NOW_MS), exclusive=True)
+    await store.register(plan, 1, window)
+    days_ahead = ManualRuntime(NOW_MS + 400 * 86_400_000)
+    fast = WindowTracker(plan, store, days_ahead, skew_ms=0, first_window=window)
+    await fast.open_accepted()
+    assert await store.windows(plan.id) == {}
+    honest = WindowTracker(plan, store, ManualRuntime(NOW_MS), skew_ms=0, first_window=window)
+    await honest.open_accepted()
+    honest.check(window)
+    assert await store.windows(plan.id) == {window: "open"}

@@ -16,7 +16,9 @@ from aggregator.release.catalog import NotFoundError
 from aggregator.release.copies import CopyError, ReleaseCopier, destination_of, folder_name
 from aggregator.release.kafka_copies import ReleasesTopic
 from aggregator.runtime import SystemRuntime
-from hushsum.releases import Release
+from hushsum.entropy import OsEntropy
+from hushsum.releases import Release, draw
+from hushsum.sketch import Sketch
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
@@ -220,14 +222,19 @@ async def test_a_topic_has_each_release_once_in_their_order_across_starts(tmp_pa
 async def test_a_topic_with_something_else_in_it_gets_no_copy(kafka: KafkaBroker) -> None:
     settings = KafkaSettings(kafka.bootstrap, fresh_prefix(), replication=1)
     topic = await ReleasesTopic.open(settings, PLAN, SystemRuntime(threads=1), RecordingObserver())
+    assert not await topic.has(WINDOW, 5)
+    other = await ReleasesTopic.open(settings, PLAN, SystemRuntime(threads=1), RecordingObserver())
+    data = draw(Sketch(PLAN), kind="tumbling", window=WINDOW, entropy=OsEntropy(), accounted=True).to_bytes()
+    await other.write(WINDOW, data)
+    await other.close()
     try:
-        assert not await topic.has(WINDOW, 5)
+        assert await topic.has(WINDOW, 5), "another process wrote it"
         producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap)
         await producer.start()
         await producer.send_and_wait(releases_topic(settings, PLAN).name, b"something else")
         await producer.stop()
         again = await ReleasesTopic.open(settings, PLAN, SystemRuntime(threads=1), RecordingObserver())
-        with pytest.raises(CopyError, match="message 0 is no release"):
+        with pytest.raises(CopyError, match="message 1 is no release"):
             await again.has(WINDOW, 5)
         await again.close()
     finally:

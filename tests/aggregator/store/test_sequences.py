@@ -196,3 +196,11 @@ async def test_a_later_step_needs_the_charge_of_the_first(store: Store) -> None:
     await store.database.write(lose)
     with pytest.raises(StoreError, match="charge of the cumulative sequence is missing"):
         await reserve(store, W + 1, fence=fence)
+
+
+async def test_a_charged_sequence_that_has_lost_its_steps_begins_no_other_one(store: Store) -> None:
+    fence = await lease(store)
+    await sealed(store, W)
+    await store.count_spend(PLAN.id, spend_of(PLAN, kind=CUMULATIVE, window=None), fence=fence)
+    with pytest.raises(StoreError, match="is charged, and its steps are missing"):
+        await reserve(store, W, fence=fence)
