@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,11 +64,11 @@ async def step(store: Store, window: int, number: int, *, fence: int) -> None:
     await store.commit_step(PLAN, window, b"release", STATE % number, step=number, fence=fence)
 
 
-async def rows(store: Store, table: str) -> list[tuple[object, ...]]:
+async def rows(store: Store, table: str) -> list[tuple[Any, ...]]:
     return await store.database.read(_rows, table)
 
 
-async def _rows(tx: Transaction, table: str) -> list[tuple[object, ...]]:
+async def _rows(tx: Transaction, table: str) -> list[tuple[Any, ...]]:
     return await tx.fetch(f"SELECT * FROM {table}")
 
 
