@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from glob import glob
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -340,10 +341,20 @@ def test_a_how_to_page_runs_as_it_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    shown_id = "0123456789abcdef"
 
     def run(command: str) -> str:
-        ended = Hushsum(monkeypatch, capsys)(*shlex.split(command)[1:])
+        """The output of a command, as in a shell: `*` stands for files, and `>>` appends the output to a file."""
+        nonlocal shown_id
+        command, _, target = command.replace("0123456789abcdef", shown_id).partition(" >> ")
+        words = [each for word in shlex.split(command)[1:] for each in sorted(glob(word)) or [word]]
+        ended = Hushsum(monkeypatch, capsys)(*words)
         assert ended.status == 0, ended.err
+        if target:
+            with Path(target).open("a", encoding="utf-8") as file:
+                file.write(ended.out)
+        if found := re.search(r"\b[0-9a-f]{16}\b", ended.out):
+            shown_id = found[0]
         return ended.out
 
     assert run_page(f"how-to/{name}", tmp_path, run) >= 2
