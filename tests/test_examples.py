@@ -342,6 +342,14 @@ def test_a_how_to_page_runs_as_it_is_shown(
     monkeypatch.chdir(tmp_path)
     shown_id = "0123456789abcdef"
 
+    def python(words: list[str]) -> str:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+        ended = subprocess.run(
+            [sys.executable, *words], env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
     def run(command: str) -> str:
         """The output of a command, as in a shell: `*` stands for files, and `>>` appends the output to a file."""
         nonlocal shown_id
@@ -349,6 +357,8 @@ def test_a_how_to_page_runs_as_it_is_shown(
         words: list[str] = []
         for word in shlex.split(command)[1:]:
             words += sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
+        if command.startswith("python "):
+            return python(words)
         ended = Hushsum(monkeypatch, capsys)(*words)
         assert ended.status == 0, ended.err
         if target:
