@@ -33,6 +33,8 @@ from hushsum.releases import draw
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
 from hushsum_cli.advise import advise
+from hushsum_proto.credentials import Credentials
+from hushsum_simulator.console import Console
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
 from tests.services import config_of
@@ -337,6 +339,19 @@ def run_page(name: str, folder: Path, run: Callable[[str], str]) -> int:
     return blocks
 
 
+async def leave_data(folder: Path) -> None:
+    """Leaves what a service has: `plan.json`, and in `data` one released window."""
+    runtime = SystemRuntime()
+    async with running(config_of(folder, EXAMPLE_PLAN), runtime) as service:
+        now_ms = runtime.now_ms()
+        async with EdgeClient(service.grpc, spool=folder / "spool.db") as client:
+            await client.add([1.5, 2.5], time=now_ms)
+            await client.flush(60)
+        async with Console(service.grpc, Credentials()) as console:
+            window = await console.seal(EXAMPLE_PLAN.window.index_at(now_ms), early=True)
+            await console.release(window)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "how-to").glob("*.md")))
 def test_a_how_to_page_runs_as_it_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -344,10 +359,15 @@ def test_a_how_to_page_runs_as_it_is_shown(
     monkeypatch.chdir(tmp_path)
     shown_id = "0123456789abcdef"
 
-    def python(words: list[str]) -> str:
+    def process(program: str, words: list[str]) -> str:
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
         ended = subprocess.run(
-            [sys.executable, *words], env=environment, capture_output=True, text=True, check=False, timeout=120
+            [sys.executable if program == "python" else program, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
@@ -356,11 +376,12 @@ def test_a_how_to_page_runs_as_it_is_shown(
         """The output of a command, as in a shell: `*` stands for files, `>>` appends, and an id is the first listed."""
         nonlocal shown_id
         command, _, target = command.replace("0123456789abcdef", shown_id).partition(" >> ")
+        program, *rest = shlex.split(command)
         words: list[str] = []
-        for word in shlex.split(command)[1:]:
+        for word in rest:
             words += sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
-        if command.startswith("python "):
-            return python(words)
+        if program != "hushsum":
+            return process(program, words)
         ended = Hushsum(monkeypatch, capsys)(*words)
         assert ended.status == 0, ended.err
         if target:
@@ -370,6 +391,8 @@ def test_a_how_to_page_runs_as_it_is_shown(
             shown_id = re.findall(r"\b[0-9a-f]{16}\b", ended.out)[0]
         return ended.out.replace(shown_id, "0123456789abcdef")
 
+    if name == "backups.md":
+        asyncio.run(leave_data(tmp_path))
     assert run_page(f"how-to/{name}", tmp_path, run) >= 2
 
 
