@@ -6,6 +6,7 @@ from typing import Final
 
 from benchmarks.accuracy.page import wrapped
 from benchmarks.accuracy.papers import (
+    contests,
     density,
     features,
     graphs,
@@ -23,17 +24,15 @@ Section = Callable[[Sequence[Row], Path | None], str]
 
 _OPENING: Final = """# The papers' experiments
 
-`make paper-tables` repeats the experiments of three papers whose methods this project builds on, and writes this page,
-its figures and `benchmarks/results/papers_*.json`. `ARGS=--quick` is a short test run, `ARGS=density` one experiment.
-Data is read from `../shared/data`; `python -m benchmarks.fetch_data` fetches five of the data sets by their digests.
-Where a file is missing, a generated stand-in is measured and printed, and this page is left as it is.
+The experiments of three papers whose methods this project builds on, repeated at equal ε beside other methods:
 
 - **RACE**: Coleman and Shrivastava, A One-Pass Distributed and Private Sketch for Kernel Sums, CCS 2021.
 - **LSQ**: Wagner, Naamad and Mishra, Fast Private Kernel Density Estimation via Locality Sensitive Quantization, ICML
   2023.
 - **Density sketches**: Density Sketches for Sampling and Estimation; its appendix.
 
-How to read the figures and tables:
+"""
+_READING: Final = """## How to read the figures and tables
 
 - A value is the **median of {seeds} seeds**, with the least and the most of them in brackets and as a band; a seed has
   hash functions and noise of its own. The size follows in square brackets.
@@ -45,8 +44,14 @@ How to read the figures and tables:
 - The other methods are small implementations in `benchmarks/baselines`, with noise of floats, and with the noise that
   their ε asks for. Where the authors' code adds less, that is shown too and marked. It is not private at that ε, and no
   fair comparison.
-- **miss** marks a comparison in which Hushsum errs more than it should: never more than the other method; and densities
-  and sums at δ = 10⁻⁶ at most half as much as the paper's method for ε ≤ 0.1.
+- An **error ratio** is Hushsum's median over the other method's. **loss** marks more than 1.05, tie 0.95 to 1.05, and
+  **short** a ratio below that which misses the aim of half: densities and sums at δ = 10⁻⁶ for ε ≤ 0.1 against the
+  paper's method. A ratio without a mark is below 0.95 and reaches its aim. Marks are of ratios before rounding.
+
+`make paper-tables` measures, and writes this page, its figures and `benchmarks/results/papers_*.json`. `ARGS=--quick`
+is a short test run, `ARGS=density` one experiment. Data is read from `../shared/data`; `python -m
+benchmarks.fetch_data` fetches five of the data sets by their digests. Where a file is missing, a generated stand-in is
+measured and printed, and this page is left as it is.
 """
 
 
@@ -58,14 +63,13 @@ def write(path: Path, rows: Sequence[Row]) -> None:
 
 def text(rows: Sequence[Row], folder: Path | None = None) -> str:
     """The page in Markdown; its figures are written into this folder, if one is given."""
-    parts = [_OPENING.format(seeds=max((int(row["seeds"]) for row in rows), default=0))]
+    seeds = max((int(row["seeds"]) for row in rows), default=0)
+    parts = [_OPENING, contests.opening(rows), _READING.format(seeds=seeds)]
     if any("stand-in" in str(row["data"]) for row in rows):
         parts.append("**Data sets marked stand-in are generated**: their files were not there.\n")
     for shown, render in SECTIONS.items():
         if some := [row for row in rows if row["figure"] in shown]:
             parts.append(render(some, folder))
-    missed = sum(part.count("**miss**") for part in parts)
-    parts.insert(1, f"{missed} comparisons below are marked as misses.\n")
     return "\n\n".join(wrapped(one) for one in "\n".join(parts).split("\n\n")) + "\n"
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from benchmarks.accuracy.curves import PURE
 from benchmarks.accuracy.papers import figures, samples
+from benchmarks.accuracy.papers.contests import against
 from benchmarks.accuracy.papers.figures import Panel, best, label, lines_of
-from benchmarks.accuracy.papers.page_tables import against, errors_table, names, ratios_table
-from benchmarks.accuracy.papers.tally import HUSHSUM
+from benchmarks.accuracy.papers.page_tables import errors_table, names, ratios_table
 from benchmarks.accuracy.tables import markdown, matching, number
 from benchmarks.report import Row
 
@@ -38,7 +38,7 @@ one row of cells that do not collide, without `levels`; its size is how many sta
 is the default).
 
 {tables}
-{against(distances, HUSHSUM, (samples.GRID, samples.COLUMNS, samples.SKETCH))}
+{against(distances, (samples.COLUMNS, samples.SKETCH))}
 
 ![Capture ratios against ε on three data sets](papers/samples-captured.png)
 

@@ -1,10 +1,10 @@
 """Tables of the papers' page, from rows of the results."""
 
 from collections.abc import Sequence
-from itertools import product
 
-from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA
-from benchmarks.accuracy.papers.figures import Line, best, label, lines_of
+from benchmarks.accuracy.curves import DELTAS, NO_NOISE
+from benchmarks.accuracy.papers.contests import compared, halved
+from benchmarks.accuracy.papers.figures import best, label, lines_of
 from benchmarks.accuracy.papers.tally import HUSHSUM
 from benchmarks.accuracy.tables import markdown, matching, number
 from benchmarks.report import Row
@@ -22,29 +22,17 @@ def errors_table(rows: Sequence[Row], *, highest: bool = False) -> str:
 
 
 def ratios_table(rows: Sequence[Row], peer: str, ours: str = HUSHSUM, *, half: bool = True) -> str:
-    """Hushsum's error over a peer's for each ε, both at their best size.
+    """Hushsum's error over a peer's for each ε, both at their best size, with the marks of losses, ties and shorts.
 
-    Misses are marked: more than 1, and more than a half at the small δ up to ε = 0.1, if ``half`` is an aim.
+    Half of the peer's error is the aim at the small δ up to ε = 0.1, if ``half`` says so.
     """
-    epsilons = sorted({float(row["epsilon"]) for row in matching(rows, method=peer)} - {NO_NOISE})
+    found = compared(rows, ours, peer, half=half)
+    epsilons = list(dict.fromkeys(one.epsilon for one in found))
     lines = []
-    for delta in (PURE, SMALL_DELTA):
-        cells = []
-        for epsilon in epsilons:
-            aim = 0.5 if half and delta and epsilon <= 0.1 else 1.0
-            found = ratio(rows, (ours, delta), (peer, PURE), epsilon)
-            cells.append(f"{found:.2f}{' **miss**' if found > aim else ''}")
-        lines.append([f"{label((ours, delta))}, over {peer}", *cells])
+    for delta in DELTAS:
+        cells = {one.epsilon: f"{one.ratio:.2f} {one.mark}".rstrip() for one in found if one.delta == delta}
+        lines.append([f"{label((ours, delta))}, over {peer}", *(cells.get(epsilon, "") for epsilon in epsilons)])
     return markdown(["error ratio", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
-
-
-def ratio(rows: Sequence[Row], one: Line, other: Line, epsilon: float) -> float:
-    """The ratio of two methods' best medians."""
-    over, under = (
-        float(best(matching(rows, method=method, delta=delta, epsilon=epsilon))["median"])
-        for method, delta in (one, other)
-    )
-    return over / under
 
 
 def _cell(row: Row) -> str:
@@ -60,35 +48,14 @@ def names(rows: Sequence[Row]) -> list[str]:
 
 def misses(rows: Sequence[Row], peer: str, what: str) -> str:
     """One sentence for each aim: reached everywhere, or where not."""
-    epsilons = sorted({float(row["epsilon"]) for row in matching(rows, method=peer)} - {NO_NOISE})
-    said = []
-    for delta, aim, some in ((PURE, 1.0, epsilons), (SMALL_DELTA, 1.0, epsilons), (SMALL_DELTA, 0.5, None)):
-        tried = [e for e in epsilons if e <= 0.1] if some is None else some
+    found, said = compared(rows, HUSHSUM, peer, half=True), []
+    for delta, limit, some in (*((delta, 1.0, found) for delta in DELTAS), (DELTAS[-1], 0.5, halved(found))):
         missed = [
-            f"{data} at ε = {epsilon:g} ({found:.2f})"
-            for data in names(rows)
-            for epsilon in tried
-            if (found := ratio(matching(rows, data=data), (HUSHSUM, delta), (peer, PURE), epsilon)) > aim
+            f"{one.data} at ε = {one.epsilon:g} ({one.ratio:.2f})"
+            for one in some
+            if one.delta == delta and one.ratio > limit
         ]
-        aim_text = "at most half of it for ε ≤ 0.1" if aim < 1 else "never above it"
-        where = f"missed on {', '.join(missed)}" if missed else "reached everywhere"
-        said.append(f"- {what}, δ = {'10⁻⁶' if delta else '0'}, {aim_text}: {where}.")
-    return "\n".join(said)
-
-
-def against(rows: Sequence[Row], ours: str, peers: Sequence[str]) -> str:
-    """One line a data set, δ and peer: the ε at which Hushsum errs more than the best method of that name."""
-    said = []
-    for data, peer, delta in product(names(rows), peers, (PURE, SMALL_DELTA)):
-        some = matching(rows, data=data)
-        theirs = [row for row in some if str(row["method"]).startswith(peer)]
-        lost = [
-            f"{epsilon:g}"
-            for epsilon in sorted({float(row["epsilon"]) for row in theirs})
-            if float(best(matching(some, method=ours, delta=delta, epsilon=epsilon))["median"])
-            > float(best(matching(theirs, epsilon=epsilon))["median"])
-        ]
-        if theirs:
-            where = f"**miss** at ε = {', '.join(lost)}" if lost else "nowhere above"
-            said.append(f"- {data}: {label((ours, delta))}, against {peer}: {where}.")
+        aim = "at most half of it for ε ≤ 0.1" if limit < 1 else "never above it"
+        where = f"not reached on {', '.join(missed)}" if missed else "reached everywhere"
+        said.append(f"- {what}, δ = {'10⁻⁶' if delta else '0'}, {aim}: {where}.")
     return "\n".join(said)
