@@ -296,20 +296,25 @@ class SessionDriver:
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
-        if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
-            self._payloads.drop(effect.sequence)
-            first = self._first_numbers.pop(effect.sequence, effect.sequence)
-            moved = done.result()
-            self._first_numbers.update({delta.sequence: first for delta in moved})
-            if moved:
-                detail = "a delta came late, and is bound to a later window"
-                self._on_event(StatusEvent(EventKind.MOVED, detail, delta=effect.answer.id))
-            else:
-                if first < self._new_from:
-                    self.earlier[answer_name(effect.answer)] += 1
-                self._on_answer(effect.answer)
-            self._tell(Settled(self._runtime.monotonic(), effect.sequence))
-            self._on_stored(done)
+        if done.cancelled():
+            return  # it could not be kept before the end: the delta is sent again at the next start
+        error = done.exception()
+        if error is not None:  # the delta is still in the spool, and no other answer to it is coming
+            self._fail(SpoolError(f"spool: the answer to delta {effect.sequence} cannot be stored: {error}"))
+            return
+        self._payloads.drop(effect.sequence)
+        first = self._first_numbers.pop(effect.sequence, effect.sequence)
+        moved = done.result()
+        self._first_numbers.update({delta.sequence: first for delta in moved})
+        if moved:
+            detail = "a delta came late, and is bound to a later window"
+            self._on_event(StatusEvent(EventKind.MOVED, detail, delta=effect.answer.id))
+        else:
+            if first < self._new_from:
+                self.earlier[answer_name(effect.answer)] += 1
+            self._on_answer(effect.answer)
+        self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+        self._on_stored(done)
 
     def _warn_of_clock(self, ahead_ms: int) -> None:
         way = "ahead of" if ahead_ms > 0 else "behind"

@@ -148,6 +148,7 @@ class SpoolTransaction:
             return ()
         try:
             late, addition = read_header(found[0]).window, change.addition(found[0])
+            stored = self._numbered(addition.deltas)  # before it is counted as moved: packing may fail, too
         except HushsumError:
             return ()  # its bytes are damaged
         if addition.records_max is not None:
@@ -159,7 +160,6 @@ class SpoolTransaction:
                 return ()
             self._contribute(addition.window, addition.contributed)
         self.counts.update({change.answer: -1, DELTAS_MOVED: 1})
-        stored = self._numbered(addition.deltas)
         self._store(stored, found[1])
         return stored
 

@@ -10,11 +10,11 @@ import pytest
 
 from edge_client import Config, EdgeClient, Event, NotCountedError, SpoolError
 from edge_client.encoding import moved, split
-from edge_client.spool.changes import Change, Rebind, Result
+from edge_client.spool.changes import Add, Change, PackedDelta, Rebind, Result
 from edge_client.status import Counts, EventKind, SendStats
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, read_header, rebound
-from hushsum.errors import ContributionError, PlanError
+from hushsum.errors import ContributionError, DeltaError, PlanError, Reason
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.deltas import windowed_plan
 from tests.edge_client.clocks import until
@@ -161,6 +161,22 @@ def test_room_for_others_does_not_change_with_a_move(tmp_path: Path) -> None:
     assert spool.rows("SELECT room FROM deltas") == [(5000,)]
 
 
+def test_a_late_delta_that_cannot_be_packed_anew_is_counted_as_late(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool.db")
+    spool.commit([split(OF_CLIENTS, RECORDS, 5)])
+
+    def pack(_: DeltaId) -> bytes:
+        raise DeltaError(Reason.MALFORMED, "its bytes are damaged")
+
+    def addition(data: bytes) -> Add:
+        return replace(moved(OF_CLIENTS, data, 9), deltas=(PackedDelta(2, pack),))
+
+    assert spool.commit([Rebind(0, "late", addition), split(OF_CLIENTS, RECORDS, 9)])[0] == ()
+    told = Counts.of(spool.tallies, SendStats())
+    assert (told.deltas_moved, told.late, spool.unanswered()) == (0, 1, (1,))
+    assert spool.rows("SELECT window FROM contributions WHERE records > 0") == [(5,), (9,)]
+
+
 # ------------------------------------------------------------------------------------------------------- the client
 
 
@@ -216,6 +232,28 @@ async def test_a_device_that_ends_before_the_move_is_durable_moves_it_at_its_nex
     assert late.isdisjoint(new)
     status = again.status()
     assert (status.deltas, status.deltas_moved, status.acknowledged) == (1, 1, 1)
+    await service.stop()
+
+
+async def test_an_answer_that_the_spool_refuses_ends_the_session_and_loses_nothing(
+    tmp_path: Path, runtime: FixedClock
+) -> None:
+    service, path = await served(PLAN, runtime), tmp_path / "s.db"
+    async with EdgeClient(service.target, spool=path, config=CONFIG, runtime=runtime) as client:
+        spool = client._spool
+        assert spool is not None
+        commit = spool.commit
+
+        def refusing(changes: Sequence[Change]) -> list[Result]:
+            return [SpoolError("no") if type(it) is Rebind else commit([it])[0] for it in changes]
+
+        spool.commit = refusing  # type: ignore[method-assign]  # no real transaction refuses an answer
+        await client.add(RECORDS, time=runtime.at_ms - 3_600_000)
+        with pytest.raises(SpoolError, match="the answer to delta 0 cannot be stored: no"):
+            await client.flush(timeout_s=5.0)
+    async with EdgeClient(service.target, spool=path, config=CONFIG, runtime=runtime) as again:
+        await again.flush()
+    assert service.fold.windows == {WINDOW: 2}
     await service.stop()
 
 
