@@ -64,7 +64,7 @@ class ClientContext:
             config=config,
             plan_id=self.plan.id,
             stream=self.spool.stream,
-            lateness_ms=self.plan.window.lateness_ms,
+            schedule=self.plan.window,
             unanswered=await runtime.blocking(self.spool.unanswered),
             entropy=self.retry.entropy,
             batches=batches,

@@ -39,6 +39,8 @@ from edge_client.spool.write_queue import SpoolWriter
 from edge_client.status import Event as StatusEvent
 from edge_client.status import EventKind, OnEvent, SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
+from hushsum.delta import read_header
+from hushsum.errors import HushsumError
 from hushsum_proto.answers import Answer, Status
 
 _LOG: Final = logging.getLogger("edge_client")
@@ -157,6 +159,7 @@ class SessionDriver:
         self._on_answer = on_answer
         self._on_event = on_event
         self._first_numbers: dict[int, int] = {}  # of unanswered deltas that were moved
+        self._windows: dict[int, int] = {}  # of unanswered deltas that were sent, where late ones move
         self._payloads = PayloadCache(spool, runtime)
         self._connection: _Connection | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -303,6 +306,7 @@ class SessionDriver:
             self._fail(SpoolError(f"spool: the answer to delta {effect.sequence} cannot be stored: {error}"))
             return
         self._payloads.drop(effect.sequence)
+        self._windows.pop(effect.sequence, None)
         first = self._first_numbers.pop(effect.sequence, effect.sequence)
         moved = done.result()
         self._first_numbers.update({delta.sequence: first for delta in moved})
@@ -385,7 +389,8 @@ class SessionDriver:
         try:
             async with aclosing(wire.answers()) as answers:
                 async for answer in answers:
-                    self._tell(Answered(self._runtime.monotonic(), connection.number, answer))
+                    window = None if answer.id is None else self._windows.get(answer.id.sequence)
+                    self._tell(Answered(self._runtime.monotonic(), connection.number, answer, window))
         finally:
             sender.cancel()
 
@@ -393,6 +398,9 @@ class SessionDriver:
         while True:
             sequence = await connection.outbox.get()
             data = await self._payloads.data(sequence)
+            if self.move is not None:
+                with suppress(HushsumError):  # damaged bytes: the service refuses them
+                    self._windows[sequence] = read_header(data).window
             self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
             try:
                 await wire.send(data)

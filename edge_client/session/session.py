@@ -23,6 +23,7 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
+from hushsum.schedule import NEXT, Schedule
 from hushsum_proto.answers import IDENTITY_REASONS, Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
 
@@ -67,11 +68,16 @@ class Connected:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer came on this connection."""
+    """An answer came on this connection.
+
+    Attributes:
+        window: Of the delta that it answers; None where late deltas stay in their windows.
+    """
 
     now: float
     connection: int
     answer: Answer
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,7 @@ Effect = Connect | Open | Send | Settle | Close | SetTimer | WarnOfClock | Stop
 
 _SILENT_STREAMS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
+_WINDOWS_AHEAD_MAX: Final = 2  # that a delta may be moved: a gateway may open one early, and it may be sealed early
 
 
 class Stage(enum.Enum):
@@ -305,7 +312,8 @@ class Session:
     """One client's conversation with its service, over as many connections as it takes.
 
     Args:
-        lateness_ms: The plan's; clocks that differ by more are reported once.
+        schedule: The plan's windows. Clocks that differ by more than its lateness are reported once. Where late deltas
+            move to later windows, a delta whose window has not begun is held until then.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
     """
@@ -316,7 +324,7 @@ class Session:
         config: Config,
         plan_id: bytes,
         stream: int,
-        lateness_ms: int,
+        schedule: Schedule,
         unanswered: Iterable[int],
         entropy: Entropy,
         batches: Mapping[int, int] | None = None,
@@ -328,7 +336,8 @@ class Session:
         self._config = config
         self._stream = stream if batches is None else None
         self._batches = {stream: number for number, stream in (batches or {}).items()}  # unanswered
-        self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
+        self._schedule = schedule
+        self._clock_limit_ms: int | None = max(schedule.lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
         self._service_began_ms = 0  # the service's clock at 0 of the events' clock
@@ -414,15 +423,35 @@ class Session:
             return self._stop(_refused(refusal, self.plan_id))
         self._has_answer = True
         self._progress_at = event.now
-        if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
+        wait_s = self._wait_s(event)
+        if wait_s is not None:
             jitter_s = self._backoff.jitter_s(self.send_window.refusals(sequence))
-            self.send_window.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
+            self.send_window.hold(sequence, event.now + wait_s + jitter_s)
             return []
         self._silent_streams = 0
         self._backoff.reset()
         self.send_window.settle(sequence)
         self._batches.pop(answer.id.stream, None)
-        return [Settle(answer, sequence, self._service_began_ms + round(1000 * event.now))]
+        return [Settle(answer, sequence, self._service_ms(event.now))]
+
+    def _service_ms(self, now: float) -> int:
+        """The service's clock, as its welcome told it."""
+        return self._service_began_ms + round(1000 * now)
+
+    def _wait_s(self, event: Answered) -> float | None:
+        """How long to wait before the delta is sent again, at least; None after a definitive answer."""
+        refusal, schedule = event.answer.refusal, self._schedule
+        if event.answer.status is not Status.REFUSED or refusal is None:
+            return None
+        if refusal.retry:
+            return _asked_wait_s(refusal)
+        if refusal.reason is not Reason.WINDOW_IN_FUTURE or schedule.late != NEXT or event.window is None:
+            return None
+        # After an early seal the window that a late delta moved to may not have begun. Nothing was counted of it.
+        service_ms = self._service_ms(event.now)
+        if event.window > schedule.index_at(service_ms) + _WINDOWS_AHEAD_MAX:
+            return None
+        return _limited_s(schedule.start_ms(event.window) - service_ms)
 
     def _number_of(self, id: DeltaId) -> int | None:
         """The spool's number of an id; None for another spool's, and for a batch that is unknown or answered."""
@@ -500,7 +529,12 @@ class Session:
 
 def _asked_wait_s(refusal: Refusal) -> float:
     """How long the service asks to wait, up to a limit."""
-    return min(max(refusal.retry_after_ms, 0), ASKED_WAIT_MAX_MS) / 1000
+    return _limited_s(refusal.retry_after_ms)
+
+
+def _limited_s(wait_ms: int) -> float:
+    """A wait in seconds, up to the longest that a service may ask for."""
+    return min(max(wait_ms, 0), ASKED_WAIT_MAX_MS) / 1000
 
 
 def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:

@@ -35,12 +35,15 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
+from hushsum.schedule import Schedule
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import Welcome
 
 PLAN_ID = bytes(range(32))
 STREAM = 0xFEED
 START_MS = 1_750_000_000_000
+
+MINUTES = Schedule(60_000, 0, 60_000)
 
 FINAL = {
     Status.ACKNOWLEDGED: 0.7,
@@ -101,9 +104,16 @@ class Wire:
 class World:
     """Everything around a session, moved one random step at a time."""
 
-    def __init__(self, rng: np.random.Generator, in_flight_max: int = 64, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        in_flight_max: int = 64,
+        config: Config | None = None,
+        schedule: Schedule = MINUTES,
+    ) -> None:
         self.rng = rng
         self.config = config or Config()
+        self.schedule = schedule
         self.service = Service(rng)
         self.in_flight_max = in_flight_max
         self.now = 1000.0
@@ -124,9 +134,9 @@ class World:
             config=self.config,
             plan_id=PLAN_ID,
             stream=STREAM,
-            lateness_ms=60_000,
             unanswered=sorted(self.spool),
             entropy=ReplayableEntropy(self.rng.bytes(8)),
+            schedule=self.schedule,
         )
 
     # ------------------------------------------------------------------------------------- the shell, in a few lines

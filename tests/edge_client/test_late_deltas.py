@@ -15,7 +15,7 @@ from edge_client.status import Counts, EventKind, SendStats
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, read_header, rebound
 from hushsum.errors import ContributionError, DeltaError, PlanError, Reason
-from hushsum_proto.answers import Answer, Status
+from hushsum_proto.answers import Answer, Refusal, Status
 from tests.aggregator.deltas import windowed_plan
 from tests.edge_client.clocks import until
 from tests.edge_client.model_service import ModelService
@@ -195,6 +195,32 @@ async def test_a_late_delta_is_counted_once_in_the_window_that_the_service_has_o
     assert (status.deltas, status.deltas_moved, status.acknowledged, status.late) == (3, 2, 3, 0)
     assert [event.kind for event in heard].count(EventKind.MOVED) == 2
     assert EventKind.LATE not in [event.kind for event in heard]
+    await service.stop()
+
+
+async def test_a_delta_that_moved_to_a_window_that_has_not_begun_is_sent_again_once_it_has(
+    tmp_path: Path, runtime: FixedClock
+) -> None:
+    plan = small_plan(window={"late": "next", "length": "2s"})
+    service, began = await served(plan, runtime), runtime.monotonic()
+    service.clock_ms = lambda: runtime.at_ms + round(1000 * (runtime.monotonic() - began))
+    window = plan.window.index_at(runtime.at_ms)
+    service.open_from = window + 1  # this one is sealed early
+    take = service.fold.take
+
+    def taken(client_id: str, data: bytes) -> Answer:
+        header = read_header(data)
+        if header.window <= plan.window.index_at(service.clock_ms()):
+            return take(client_id, data)
+        return Answer(header.id, Status.REFUSED, Refusal.of(Reason.WINDOW_IN_FUTURE, "not yet"))
+
+    service.fold.take = taken  # type: ignore[method-assign]  # a gateway that goes by its clock
+    async with EdgeClient(service.target, spool=tmp_path / "s.db", config=CONFIG, runtime=runtime) as client:
+        await client.add(RECORDS)
+        await client.flush(timeout_s=30.0)
+    status = client.status()
+    assert (status.deltas, status.deltas_moved, status.acknowledged, status.refused) == (1, 1, 1, {})
+    assert service.fold.windows == {window + 1: 2}
     await service.stop()
 
 

@@ -1,7 +1,7 @@
 """A device: the client's own session, uplink and spool writer, over a spool that outlives its process."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -112,7 +112,7 @@ class Device:
             config=_UNARY if self._number % 3 == 2 else _CONFIG,
             plan_id=self._plan.id,
             stream=self.spool.stream,
-            lateness_ms=10**9,  # no warnings of clocks: they are skewed on purpose
+            schedule=replace(self._plan.window, lateness_ms=10**9),  # no warnings of clocks: they are skewed on purpose
             unanswered=self.spool.unanswered(),
             entropy=entropy,
         )

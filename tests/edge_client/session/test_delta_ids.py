@@ -20,7 +20,7 @@ from edge_client.session.session import (
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
-from tests.edge_client.session_world import PLAN_ID, STREAM, answer, welcome
+from tests.edge_client.session_world import MINUTES, PLAN_ID, STREAM, answer, welcome
 
 
 def sent(effects: list[Effect]) -> list[int]:
@@ -32,7 +32,7 @@ def session_of(unanswered: Iterable[int], batches: dict[int, int] | None = None)
         config=Config(),
         plan_id=PLAN_ID,
         stream=STREAM,
-        lateness_ms=0,
+        schedule=MINUTES,
         unanswered=unanswered,
         entropy=ReplayableEntropy(b""),
         batches=batches,

@@ -11,15 +11,21 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
+from hushsum.schedule import NEXT, Schedule
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
-from tests.edge_client.session_world import STREAM, World, answer, welcome
+from tests.edge_client.session_world import MINUTES, START_MS, STREAM, World, answer, welcome
 
 HISTORIES = 30
 STEPS = 400
 
 
-def opened_world(rng: np.random.Generator, in_flight_max: int = 64, config: Config | None = None) -> World:
-    world = World(rng, in_flight_max, config)
+def opened_world(
+    rng: np.random.Generator,
+    in_flight_max: int = 64,
+    config: Config | None = None,
+    schedule: Schedule = MINUTES,
+) -> World:
+    world = World(rng, in_flight_max, config, schedule)
     world.service.trouble = 0.0
     world.begin()
     world.greet()
@@ -107,6 +113,46 @@ def test_no_service_holds_a_delta_or_a_client_for_longer_than_an_hour(rng: np.ra
         world.lose(Disconnect("not now", busy))
         world.until_connected()
         assert 3600 <= world.now - began <= 3600 + world.config.backoff_longest_s
+
+
+@pytest.mark.parametrize(("length_s", "ahead", "due_s"), [(600, 1, [600]), (600, 2, [1200]), (5400, 1, [3600, 5400])])
+def test_where_late_deltas_move_one_whose_window_has_not_begun_is_held_until_then_and_no_hour_longer(
+    rng: np.random.Generator, length_s: int, ahead: int, due_s: list[int]
+) -> None:
+    schedule = Schedule(1000 * length_s, START_MS, 0, late=NEXT)  # window 0 begins with the world
+    world = opened_world(rng, schedule=schedule)
+    begun = world.now
+    world.spool_some(1)
+    early = answer(0, Status.REFUSED, Refusal.of(Reason.WINDOW_IN_FUTURE, "not yet"))
+    assert world.wire is not None
+    for at_s in due_s:
+        world.in_flight.clear()
+        world.tell(Answered(world.now, world.wire.number, early, ahead))
+        world.pass_time(begun + at_s - 0.01 - world.now)
+        assert world.in_flight == set()
+        world.pass_time(1.0)
+        assert world.in_flight == {0}
+    assert not world.settling
+
+
+@pytest.mark.parametrize(
+    ("schedule", "window", "reason"),
+    [
+        (Schedule(600_000, START_MS, 0, late=NEXT), 3, Reason.WINDOW_IN_FUTURE),
+        (Schedule(600_000, START_MS, 0, late=NEXT), None, Reason.WINDOW_IN_FUTURE),
+        (Schedule(600_000, START_MS, 0), 1, Reason.WINDOW_IN_FUTURE),
+        (Schedule(600_000, START_MS, 0, late=NEXT), 1, Reason.WINDOW_IN_PAST),
+    ],
+)
+def test_no_other_refusal_without_a_retry_holds_a_delta(
+    rng: np.random.Generator, schedule: Schedule, window: int | None, reason: Reason
+) -> None:
+    world = opened_world(rng, schedule=schedule)
+    world.spool_some(1)
+    refused = answer(0, Status.REFUSED, Refusal.of(reason, "no"))
+    assert world.wire is not None
+    world.tell(Answered(world.now, world.wire.number, refused, window))
+    assert world.settling == {0: refused}
 
 
 @pytest.mark.parametrize("status", [Status.ACKNOWLEDGED, Status.COUNTED, Status.LATE, Status.UNKNOWN, Status.REFUSED])
