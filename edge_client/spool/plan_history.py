@@ -5,7 +5,8 @@ id, and brings back those of the new plan, which has some if the spool had it be
 nothing: the change back restores every row. So a kill at any point leaves the one plan or the other, whole.
 
 The spends of all plans stay for ever, and are one account (:class:`edge_client.spool.transaction.DeviceBudget`). With
-them stay the bounds of the windows that they paid for, closed windows, and memoised reports. What waits under an
+them stay the bounds of the windows that they paid for, closed windows, memoised reports, and the windows that have
+records of this client under a plan that bounds their number (``windows_per_client``). What waits under an
 earlier plan is kept until its windows are over by this device's clock, for the service may go back to that plan; then
 it is erased, and reported. No word of a service erases it. A plan of which nothing waits is its id and totals, beside
 what stays.
@@ -62,6 +63,11 @@ _PLANS_TABLE: Final = (
 _ERASED_TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS erased_plans (number INTEGER PRIMARY KEY, plan BLOB NOT NULL, deltas INTEGER NOT NULL,"
     " records INTEGER NOT NULL, windows INTEGER NOT NULL, unreported INTEGER NOT NULL)"
+)
+# Windows of earlier plans that are over, and count for the plan's ``windows_per_client`` if it comes back.
+_COUNTED_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS counted_windows (plan BLOB NOT NULL, window INTEGER NOT NULL, records INTEGER NOT NULL,"
+    " PRIMARY KEY (plan, window))"
 )
 _HELD: Final = "SELECT (SELECT count(*) FROM former_deltas) + (SELECT count(*) FROM former_pending)"
 # Windows of an earlier plan in which this client has taken part and not submitted, and rounds of unknown result:
@@ -282,7 +288,8 @@ class PlanHistory:
         oldest = schedule.index_at(now_ms - schedule.lateness_ms)
         counts: Counter[str] = Counter()
         if waiting[0] < oldest:
-            counts = self._spool.change(partial(_erase, plan_id, oldest))
+            is_bounded = schedule.windows_per_client is not None
+            counts = self._spool.change(partial(_erase, plan_id, oldest, is_bounded=is_bounded))
             self._spool.erase_answered()
         return counts, [schedule.end_ms(window) + schedule.lateness_ms for window in waiting if window >= oldest][:1]
 
@@ -350,6 +357,14 @@ def _swap(database: sqlite3.Connection, id: bytes, bundle: bytes, signature: byt
     for table in _TABLES:
         if table in tables:
             _move(database, table, previous, id)
+    if "counted_windows" in tables:
+        # Each window once, unless older software, which does not know the table, had the plan in between.
+        database.execute(
+            "INSERT INTO contributions (window, records) SELECT window, records FROM counted_windows WHERE plan = ?"
+            " ON CONFLICT (window) DO UPDATE SET records = records + excluded.records",
+            (id,),
+        )
+        database.execute("DELETE FROM counted_windows WHERE plan = ?", (id,))
     database.execute("UPDATE plan SET bytes = ?", (bundle,))
     if signed is not None:
         database.execute("DELETE FROM plan_signature")
@@ -444,8 +459,12 @@ def _require_budget(database: sqlite3.Connection, plan: Plan, now_ms: int, *, is
         raise PolicyError(NEW_PLAN, f"a cost that it cannot ({error})", allowed) from error
 
 
-def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str]) -> Counter[str]:
+def _erase(
+    plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str], *, is_bounded: bool
+) -> Counter[str]:
     """Erases what waits of windows before ``oldest``, notes it and counts it; the caller holds a transaction.
+
+    Where the plan bounds in how many windows a client has records (``is_bounded``), those windows stay known.
 
     Returns:
         The counts.
@@ -467,6 +486,14 @@ def _erase(plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Co
     windows = database.execute(query, over).rowcount
     query = f"UPDATE former_rounds SET fate = ? WHERE plan = ? AND window < ? AND {_UNREPORTED}"  # noqa: S608  constants of this module
     unreported = database.execute(query, (Status.UNKNOWN.value, *over)).rowcount
+    if is_bounded:
+        database.execute(_COUNTED_TABLE)
+        database.execute(
+            "INSERT INTO counted_windows (plan, window, records) SELECT plan, window, records FROM former_contributions"  # noqa: S608  constants of this module
+            f" WHERE plan = ? AND window < ? AND records > 0 AND {_UNPAID_BOUND}"
+            " ON CONFLICT (plan, window) DO UPDATE SET records = records + excluded.records",
+            over,
+        )
     query = f"DELETE FROM former_contributions WHERE plan = ? AND window < ? AND {_UNPAID_BOUND}"  # noqa: S608  constants of this module
     database.execute(query, over)
     if deltas or records or windows or unreported:

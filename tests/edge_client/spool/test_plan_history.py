@@ -26,6 +26,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from hushsum.local.report_batch import unpack
 from hushsum.privacy.accountant import Account
+from tests.aggregator.deltas import windowed_plan
 from tests.edge_client.clocks import HOUR, MINUTE
 from tests.edge_client.local_plans import CLIENT_REPORTS, NEW_REPORTS, report_plan, silo_plan
 from tests.edge_client.spools import opened
@@ -409,6 +410,33 @@ def test_bounds_of_an_earlier_plan_are_erased_with_its_windows_but_never_those_t
     bounds = spool.rows("SELECT * FROM former_contributions")
     history.erase(NOW + 100 * HOUR)
     assert spool.rows("SELECT * FROM former_contributions") == bounds != []
+
+
+def test_the_windows_of_a_plan_that_bounds_their_number_count_for_its_whole_life(path: Path) -> None:
+    counted = windowed_plan(2)
+    spool = begun(path, counted)
+    later = NOW + 100 * HOUR
+    for window in (W, W + 1):
+        (sent,) = spool.commit([split(counted, [[1.0, 2.0]], window)])
+        assert isinstance(sent, tuple)
+        spool.commit([Remove(sent[0].sequence, "acknowledged")])
+    for _ in range(2):
+        history = changed(spool, CENTRAL, now_ms=later)
+        assert spool.windows == 0
+        history.erase(later)
+        assert (history.erase(later).due_ms, history._earlier_plans()) == (None, [])
+        spool.close()
+        spool = opened(path)
+        history = PlanHistory(spool)
+        history.take_up(counted, None, later)
+        history.undo()
+        history.erase(later)
+        changed(spool, counted, now_ms=later)
+        assert spool.windows == 2
+        (refused,) = spool.commit([split(counted, [[1.0, 2.0]], W + 200)])
+        assert isinstance(refused, ContributionError)
+        assert spool.rows("SELECT * FROM contributions") == [(W, 1), (W + 1, 1)]
+    spool.close()
 
 
 def test_a_plan_of_which_spends_alone_are_left_is_its_id_and_its_totals(path: Path) -> None:
