@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from hushsum.errors import PlanError
+from hushsum.errors import Missing, PlanError
 from hushsum.schema import Table
 
 #: What a release is of: one window, or all windows so far.
@@ -97,8 +97,12 @@ class Schedule:
         """``tumbling``: a release is of one window; ``cumulative``: of all windows so far."""
         return TUMBLING if self.horizon is None else CUMULATIVE
 
-    def check_sequence(self, *, central: bool) -> None:
+    def check_sequence(self, mode: str, *, central: bool) -> None:
         """Refuses a cumulative sequence where windows are withheld, or where no aggregator has exact counters.
+
+        Args:
+            mode: The plan's, for the error.
+            central: Whether an aggregator has exact counters in it.
 
         Raises:
             PlanError: ``release`` or ``min_clients`` does not go with it.
@@ -106,7 +110,8 @@ class Schedule:
         if self.horizon is None:
             return
         if not central:
-            raise PlanError("window.release", CUMULATIVE, f"{TUMBLING!r}: only mode 'central' has a cumulative noise")
+            expected = f"{TUMBLING!r} with privacy.mode {mode!r}: only mode 'central' has cumulative releases"
+            raise PlanError("window.release", CUMULATIVE, expected)
         if self.min_clients:
             expected = f"0 with window.release {CUMULATIVE!r}: no outcome of a sequence is withheld"
             raise PlanError("window.min_clients", self.min_clients, expected)
@@ -207,6 +212,12 @@ def _sequence(table: Table, *, cumulative: bool) -> tuple[int | None, int | None
                 expected = f"no value: only for window.release {CUMULATIVE!r}"
                 raise PlanError(table.name(key), table.value(key), expected)
         return None, None
+    if not table.has("horizon"):
+        expected = (
+            f"an integer from 1 to {HORIZON_MAX:,}: how many releases one ε covers, such as 8760 for hourly windows of "
+            "a year"
+        )
+        raise PlanError(table.name("horizon"), Missing.MISSING, expected)
     horizon = table.integer("horizon", low=1, high=HORIZON_MAX)
     if not table.has("windows_per_client"):
         return horizon, None

@@ -53,7 +53,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     """List the published outcomes of a service by window: released or withheld.
 
     A window is withheld if it had fewer clients than the plan's min_clients. Outcomes are final. The last line says
-    when the next outcome is due.
+    when the next outcome is due, or that a cumulative sequence has all outcomes of its horizon.
     """
     import asyncio
 
@@ -79,8 +79,12 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     ]
     title = f"{plan.name}: {len(infos)} published"
     print_table(["window", "kind", "from (UTC)", "outcome", "bytes"], rows, title=title)
+    horizon = plan.window.horizon
     if due is not None:
-        click.echo(f"next outcome: window {due[0]}, due at {utc_text(due[1])} (UTC)")
+        so_far = "" if horizon is None else f"; {len(infos):,} of {horizon:,} outcomes so far"
+        click.echo(f"next outcome: window {due[0]}, due at {utc_text(due[1])} (UTC){so_far}")
+    elif horizon is not None and len(infos) >= horizon:
+        click.echo(f"sequence complete: {len(infos):,} of {horizon:,} outcomes")
 
 
 @release.command(
@@ -251,11 +255,13 @@ def make(  # noqa: PLR0913  one argument an option
     import os
 
     from hushsum import Ledger, query
-    from hushsum.privacy.spending import refuse_drawn_by_clients
+    from hushsum.privacy.events import IN_PROCESS
+    from hushsum.privacy.spending import refuse_drawn_by_clients, spend_of
     from hushsum_simulator.plans import load
 
     plan = load(plan_file)
     refuse_drawn_by_clients(plan)
+    spend_of(plan, kind=IN_PROCESS, window=None)  # refused before a ledger is made
     for option, given, needed in (
         ("--label-column", label_column, bool(plan.classes)),
         ("--client-column", client_column, plan.privacy.unit == "client"),

@@ -178,7 +178,7 @@ class Console:
                 yield convert_outcomes.release_info_from_wire(info)
 
     async def next_outcome(self) -> tuple[int, int] | None:
-        """The oldest window without an outcome, and when its seal is due in ms since 1970 UTC; None: not known."""
+        """The oldest window without an outcome, and when its seal is due in ms since 1970 UTC; None: there is none."""
         return await self._call(
             self._catalogue.ListReleases,
             pb.ListReleasesRequest(first_window=2**63 - 1, from_first=True),

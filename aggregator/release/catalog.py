@@ -46,10 +46,14 @@ class ReleaseCatalog:
     async def next_outcome(self) -> tuple[int, int] | None:
         """The window of the next outcome, and when its seal is due in ms since 1970 UTC.
 
-        It is the oldest one without an outcome, or the one after the newest. None: no gateway ever had one open.
+        It is the oldest one without an outcome, or the one after the newest. None: no gateway ever had one open, or the
+        plan's horizon has no outcome left.
         """
         window = min(await self._store.unfinished(self.plan.id), default=None)
         if window is None:
+            horizon = self.plan.window.horizon
+            if horizon is not None and len(await self._store.outcomes(self.plan.id)) >= horizon:
+                return None
             newest = await self._store.newest_windows(self.plan.id, None, 1)
             if not newest:
                 return None

@@ -111,7 +111,7 @@ class PrivacySpec:
         """
         mode = table.choice("mode", built=MODES, default=CENTRAL)
         min_clients = schedule.min_clients
-        schedule.check_sequence(central=mode == CENTRAL)
+        schedule.check_sequence(mode, central=mode == CENTRAL)
         cohort = cohort_of(table, mode, min_clients)
         local = local_of(table, mode, space)
         reports = local.of(space) if local and space else None

@@ -5,7 +5,7 @@ from math import prod
 from typing import Final, Protocol
 
 from hushsum.errors import GuaranteeError
-from hushsum.privacy.events import CUMULATIVE, ONE_REPORT, TUMBLING, Event, Shares, Spend
+from hushsum.privacy.events import CUMULATIVE, IN_PROCESS, ONE_REPORT, TUMBLING, Event, Shares, Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.mechanisms import DISCRETE_LAPLACE
 from hushsum.privacy.spec import PrivacySpec
@@ -76,6 +76,11 @@ def spend_of(plan: Promising, *, kind: str, window: int | None, withheld: bool =
     privacy, mechanism, claim = plan.privacy, plan.privacy.mechanism, plan.privacy.claim
     if (kind == CUMULATIVE) != (privacy.cumulation is not None):
         of = "cumulative releases, which are paid for together" if privacy.cumulation else "tumbling windows"
+        if kind == IN_PROCESS:
+            raise GuaranteeError(
+                f"plan {plan.name!r} is of {of}: `hushsum release make` makes no cumulative releases: use `hushsum "
+                'serve`, or window.release = "tumbling"'
+            )
         raise GuaranteeError(f"plan {plan.name!r} is of {of}: it has no release of kind {kind!r}")
     by_clients = privacy.cohort is not None or privacy.local is not None
     if privacy.cohort is not None and (withheld or kind != TUMBLING):

@@ -31,6 +31,7 @@ from hushsum.privacy.verifier import loss_of, moved_squared
 from hushsum.sensitivity import Sensitivity
 from hushsum.statistics import Statistics
 from tests.hushsum.cumulative_plans import cumulative_plan
+from tests.plans import small_plan
 
 HERMITE = {"family": "hermite", "kernel": "gaussian", "bandwidth": "0.5", "order": 4, "cutoff": "3"}
 PURE = cumulative_plan()
@@ -542,3 +543,13 @@ def test_laplace_noise_may_be_asked_for_with_a_delta() -> None:
     (event,) = spend_of(plan, kind=CUMULATIVE, window=None).events
     assert event.loss.epsilon == 1
     assert event.loss.pure_rho == Fraction(1, 2)  # nothing less: neighbours may be adaptive
+
+
+def test_errors_of_a_sequence_name_what_is_missing_and_the_mode() -> None:
+    with pytest.raises(
+        PlanError, match=r"horizon: is missing, expected an integer from 1 to 1,000,000: how many releases"
+    ):
+        small_plan(window={"release": "cumulative"})
+    silo: dict[str, object] = {"mode": "local", "local": {"form": "silo"}}
+    with pytest.raises(PlanError, match=r"expected 'tumbling' with privacy\.mode 'local': only mode 'central'"):
+        small_plan(window={"release": "cumulative", "horizon": 8}, privacy=silo)

@@ -299,3 +299,11 @@ def test_what_follows_a_model_is_its_fit(hushsum: Hushsum) -> None:
     ended = hushsum("release", "make", "data.csv", "--plan", "plan.toml", "--ledger", "l.db", "-o", "m.hush")
     assert ended.status == 0, ended.err
     assert re.search(r"LinearRegressor.from_release\(hushsum.load\('m.hush'\)\)", "".join(ended.out.split()))
+
+
+def test_a_cumulative_plan_is_refused_before_there_is_a_ledger(hushsum: Hushsum) -> None:
+    make = files(small_plan(record=NAMES, window={"release": "cumulative", "horizon": 8}), ["7,3"])
+    ended = hushsum(*make)
+    assert (ended.status, ended.out) == (1, "")
+    assert "`hushsum release make` makes no cumulative releases: use `hushsum serve`, or window.release =" in ended.err
+    assert {path.name for path in Path().iterdir()} == {"plan.json", "data.csv"}

@@ -116,6 +116,9 @@ def test_a_cumulative_collection_by_hand(
         assert (released["window"], released["outcome"]) == (first, "released")
         again = hushsum("admin", "release", "--at", address, "--window", str(first), "--json")
         assert json.loads(again.out) == released
+        shown = hushsum("release", "list", "--from", address).out
+        assert f"next outcome: window {first + 1}, due at " in shown
+        assert shown.endswith(" (UTC); 1 of 2 outcomes so far\n")
         out = tmp_path / "first.hush"
         assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
         status = hushsum("admin", "status", "--at", address)
@@ -212,3 +215,13 @@ def test_a_labelled_file_is_collected_class_by_class(
     release = hs.load(tmp_path / "today.hush")
     for label in ("1", "2", "3"):  # discrete Laplace of scale 21 on counts of scale 2: farther is rarer than 10^-8
         assert abs(release.count_of(label) - np.count_nonzero(labels == label)) < 200
+
+
+def test_a_complete_sequence_has_no_next_outcome(hushsum: Hushsum, tmp_path: Path) -> None:
+    plan = small_plan(window={"release": "cumulative", "horizon": 1})
+    with serving(tmp_path, plan) as address:
+        sealed_early(hushsum, address)
+        assert hushsum("admin", "release", "--at", address).status == 0
+        shown = hushsum("release", "list", "--from", address).out
+    assert shown.endswith("sequence complete: 1 of 1 outcomes\n")
+    assert "next outcome" not in shown
