@@ -104,6 +104,8 @@ def drift_between(
     if not 0.0 < level < 1.0:
         raise ValueError(f"level: got {level!r}, expected a number between 0 and 1")
     most = len(windows) if horizon is None else horizon
+    if horizon is None and most < 2:
+        raise ValueError(f"drift needs releases of at least 2 windows, got {most}")
     if most < max(2, len(windows)):
         raise ValueError(f"horizon: got {most} windows, expected at least {max(2, len(windows))}: those of the series")
     made, number = comparisons_of(len(windows)), sum(most - 2 * scale + 1 for scale in _scales(most))

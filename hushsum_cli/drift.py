@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, level_option, print_json, print_table
+from hushsum_cli.output import examples, level_option, print_json, print_table, utc_text
 
 
 @click.command(
@@ -63,8 +63,13 @@ def drift(
         print_json({**about, "tests": found.tests, "tests_made": found.made, "changes": changes})
         return
     rows = [
-        [str(change.after), moment, f"{change.first} to {change.last}", f"{change.p_value:.2g}"]
-        for change, moment in zip(found.changes, moments, strict=True)
+        [
+            str(change.after),
+            utc_text(schedule.end_ms(change.after)),
+            f"{change.first} to {change.last}",
+            f"{change.p_value:.2g}",
+        ]
+        for change in found.changes
     ]
     class_text = "" if label is None else f", class {label!r}"
     title = f"{series.plan.name}, {len(series)} windows{class_text}"

@@ -1,11 +1,12 @@
 """A series of releases of one plan, and any span of its windows."""
 
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED_MAX: Final = 8  # missing windows that an error names
+_MISSING_MAX: Final = 10_000_000  # missing windows that a span lists
 _SUM_MAX: Final = 2.0**62  # of a counter
 
 
@@ -117,14 +119,20 @@ class Series:
 
     Raises:
         ReleaseError: They are of different plans, of no window, or two of one window.
+        TypeError: One is no release, such as the path of its file.
         ValueError: There are none.
     """
 
     def __init__(self, releases: Iterable[Release]) -> None:
         self._releases: dict[int, Release] = {}
         for release in releases:
+            _check_release(release)
             if release.window is None or release.kind not in {TUMBLING, CUMULATIVE}:
-                raise ReleaseError(f"a series has releases of windows: got one of kind {release.kind!r}")
+                raise ReleaseError(
+                    f"a series has releases of windows: got one of kind {release.kind!r}; releases that `hushsum "
+                    "release make` or hushsum.release makes have no window, use those of a service (`hushsum release "
+                    "get`)"
+                )
             first = next(iter(self._releases.values()), release)
             if release.plan.id != first.plan.id:
                 raise ReleaseError(
@@ -181,20 +189,29 @@ class Series:
 
         Raises:
             ReleaseError: A window has no release: it was withheld, or is not in the series.
-            ValueError: ``t1`` is not after ``t0``, or a moment is not the end of a window.
+            TypeError: ``t0`` or ``t1`` is neither an integer nor a datetime.
+            ValueError: ``t1`` is not after ``t0``, a moment is not the end of a window, or more than 10,000,000 windows
+                would be left out.
         """
         before, last = self._window(t0), self._window(t1)
         if last <= before:
             raise ValueError(f"t1: got {t1!r}, expected a window after t0 = {t0!r}")
         if (start := self._releases[self.windows[0]].first_window) is not None:
             return self._difference(max(before, start - 1), last, skip_missing=skip_missing)
-        asked = range(before + 1, last + 1)
         found = [self._releases[window] for window in self.windows if before < window <= last]
-        missing = tuple(window for window in asked if window not in self._releases)
-        if missing and not (skip_missing and found):
+        absent = (window for window in range(before + 1, last + 1) if window not in self._releases)
+        number = last - before - len(found)
+        if number and not (skip_missing and found):
+            named = _listed(tuple(islice(absent, _NAMED_MAX)), number)
             instead = "" if skip_missing else "; skip_missing=True leaves them out"
-            raise ReleaseError(f"no release of windows {_listed(missing)}: withheld, or not in the series{instead}")
-        return self._sum(found, before + 1, last, missing)
+            series = f"the series, which has windows from {self.windows[0]} to {self.windows[-1]}"
+            raise ReleaseError(f"no release of windows {named}: withheld, or not in {series}{instead}")
+        if number > _MISSING_MAX:
+            raise ValueError(
+                f"t0: got {t0!r}, expected a window with at most {_MISSING_MAX:,} windows without a release after it: "
+                f"got {number:,}, the series has windows from {self.windows[0]} to {self.windows[-1]}"
+            )
+        return self._sum(found, before + 1, last, tuple(absent))
 
     def consecutive(self) -> list[Span]:
         """What each of its releases adds.
@@ -261,7 +278,10 @@ class Series:
 
     def _window(self, moment: int | datetime) -> int:
         if not isinstance(moment, datetime):
-            return int(moment)
+            try:
+                return operator.index(moment)
+            except TypeError as error:
+                raise TypeError(f"got {moment!r}, expected a window index or a datetime with a time zone") from error
         schedule = self.plan.window
         if moment.tzinfo is None:
             raise ValueError(f"got {moment!r}, expected a moment with a time zone, such as UTC")
@@ -321,6 +341,14 @@ def _windows(number: int) -> str:
     return f"{number:,} window{'' if number == 1 else 's'}"
 
 
-def _listed(windows: tuple[int, ...]) -> str:
+def _listed(windows: tuple[int, ...], number: int | None = None) -> str:
+    """The first of so many windows; None: there are no others."""
+    number = len(windows) if number is None else number
     shown = ", ".join(map(str, windows[:_NAMED_MAX]))
-    return shown + (f" and {len(windows) - _NAMED_MAX} more" if len(windows) > _NAMED_MAX else "")
+    return shown + (f" and {number - _NAMED_MAX:,} more" if number > _NAMED_MAX else "")
+
+
+def _check_release(release: object) -> None:
+    """Raises TypeError for anything else."""
+    if not isinstance(release, Release):
+        raise TypeError(f"releases: got {release!r}, expected releases; read a file with hushsum.load(path)")

@@ -297,3 +297,26 @@ def test_a_span_of_a_sequence_is_the_difference_of_its_releases() -> None:
         hs.Series([*releases, *sequence(cumulative_plan(), range(30, 31))])
     with pytest.raises(ReleaseError, match="got step 11 at window 21 and step 3 at window 22"):
         hs.Series([*releases, replace(releases[2], window=22)])
+
+
+def test_what_is_no_release_and_no_window_is_refused_with_what_to_do() -> None:
+    for given in (["t0.hush"], "t0.hush"):
+        with pytest.raises(TypeError, match=r"expected releases; read a file with hushsum\.load\(path\)"):
+            hs.Series(given)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ReleaseError, match="makes have no window, use those of a service"):
+        hs.Series([hs.release(hs.Sketch(small_plan()))])
+    series = hs.Series(windows(small_plan(), range(2)))
+    for moment in ("2026-11-26", 0.5):
+        with pytest.raises(TypeError, match="expected a window index or a datetime"):
+            series.between(moment, 1)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_windows_far_away_are_counted_and_not_listed() -> None:
+    far = 10**15  # as a list they would not fit into any memory
+    series = hs.Series(windows(small_plan(), range(far, far + 2)))
+    named = r"no release of windows 1, 2, .* 8 and 999,999,999,999,991 more: .* has windows from 10+ to 10+1; skip"
+    with pytest.raises(ReleaseError, match=named):
+        series.between(0, far + 1)
+    with pytest.raises(ValueError, match="at most 10,000,000 windows without a release"):
+        series.between(0, far + 1, skip_missing=True)
+    assert series.between(far - 3, far + 1, skip_missing=True).missing == (far - 2, far - 1)
