@@ -164,6 +164,8 @@ def _over_time(choices: Mapping[str, Any], columns: str | None, *, as_json: bool
     else:
         title = f"{run.plan.name}: errors by noise of an answer, in records"
         print_table(over_time.COLUMNS, over_time.rows(run), title=title)
+        for line in over_time.explanation(run.plan):
+            click.echo(line)
         click.echo(f"noise of all counters: {run.variance_ratio:.3f} × the stated variance")
         click.echo(over_time.files(settings.out))
     for sentence in run.violations():

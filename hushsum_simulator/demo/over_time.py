@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hushsum import query
 from hushsum.plan import Plan
+from hushsum.privacy.factorisation import SignedDigitTree
 from hushsum.privacy.guarantee import CENTRAL
 from hushsum.privacy.relations import RECORD
 from hushsum.releases import Release
@@ -192,14 +193,32 @@ def rows(run: OverTime) -> list[list[str]]:
             f"{each.stated:.1f}",
             f"{each.tumbling:.1f}",
             f"{each.tumbling_stated:.1f}",
-            f"{each.tumbling / each.cumulative:.2f}",
+            f"{each.tumbling_stated / each.stated:.2f}",
         ]
         for each in (run.windows[step - 1] for step in shown)
     ]
 
 
 #: The columns of :func:`rows`.
-COLUMNS: Final = ("windows", "records", "cumulative", "stated", "sum of tumbling", "stated", "ratio")
+COLUMNS: Final = ("windows", "records", "cumulative", "stated", "sum of tumbling", "stated", "stated ratio")
+_MEANINGS: Final = (
+    "windows: released so far",
+    "records: in these windows",
+    "cumulative: observed error of the cumulative release, root mean square over the queries",
+    "stated: standard error of the cumulative release that its plan states",
+    "sum of tumbling: observed error of the sum of the tumbling releases, root mean square over the queries",
+    "stated: standard error of that sum that the tumbling plan states",
+    "stated ratio: stated error of the sum over that of the cumulative release; above 1, the latter has less noise",
+)
+
+
+def explanation(plan: Plan) -> list[str]:
+    """What each column of :func:`rows` is, a line each; and where cumulative releases have the noise of sums."""
+    cumulation = plan.privacy.cumulation
+    tree = None if cumulation is None else cumulation.factorisation
+    if not isinstance(tree, SignedDigitTree) or tree.levels > 1:
+        return [*_MEANINGS]
+    return [*_MEANINGS, "this plan's releases have the same noise as sums of windows: δ = 0 and a short horizon"]
 
 
 def files(out: Path) -> str:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum_simulator.demo import over_time
 from hushsum_simulator.demo.over_time import OverTime, WindowErrors
+from tests.hushsum.cumulative_plans import cumulative_plan
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
 
@@ -41,6 +43,18 @@ def test_the_table_has_a_row_for_each_power_of_two_and_the_last(hushsum: Hushsum
     shown = [line.split()[0] for line in lines if line.split() and line.split()[0].isdigit()]
     assert shown == ["1", "2", "4", "6"]
     assert any("× the stated variance" in line for line in lines)
+    assert "windows: released so far" in lines
+    assert any(line.startswith("stated ratio: ") for line in lines)
+    assert "this plan's releases have the same noise as sums of windows: δ = 0 and a short horizon" in lines
+
+
+def test_the_ratio_is_of_the_stated_errors() -> None:
+    windows = tuple(WindowErrors(step, 1, 7.0, 2.0, 9.0, 3.0) for step in (1, 2))
+    plan = cumulative_plan(delta="0.000001")
+    table = over_time.rows(OverTime(plan, windows, 1.0, 0.0))
+    assert [row[-1] for row in table] == ["1.50", "1.50"]
+    assert not any("same noise" in line for line in over_time.explanation(plan))
+    assert not any("same noise" in line for line in over_time.explanation(cumulative_plan(horizon=1000)))
 
 
 def test_noise_that_is_not_the_stated_one_is_a_violation() -> None:
