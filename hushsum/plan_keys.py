@@ -536,8 +536,8 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "length": Key(
             "Length of a window. Each window has one release.",
             unit="duration",
-            privacy="Each window is charged. Shorter windows use up the limits of unit `client` sooner; a record is "
-            "in one window only.",
+            privacy="Each tumbling window is charged. Shorter windows use up the limits of unit `client` sooner; a "
+            "record is in one window only.",
             accuracy="Longer windows have more records, and so less relative noise.",
             size="One sketch in memory, and one release, for each window.",
         ),
@@ -552,21 +552,26 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
             "device moves it to the next open window (`next`). `next` only in mode `central`.",
             privacy="Moved records count against the bounds of the window that they move to.",
             accuracy="With `next` late records count, in a window that is not theirs.",
+            default="drop",
         ),
         "time": Key("Which time decides the window of a record: that of the event."),
         "release": Key(
             "What a release contains: the records of its window (`tumbling`), or those of all windows so far "
             "(`cumulative`, only in mode `central`).",
             privacy="`cumulative`: one ε covers the whole sequence of `horizon` releases.",
-            accuracy="`cumulative`: the noise of a release hardly grows with the windows; summed windows have √T times "
-            "that of one.",
+            accuracy="`cumulative`: of T = 10,000 releases the worst has 4.04 times the noise of one window at δ > 0, "
+            "and 18.7 times at δ = 0; summed tumbling windows have √T = 100 times. A short sequence at δ = 0 gains "
+            "nothing over sums; in any other, one window taken out, as the difference of two releases, has more noise "
+            "than a tumbling window.",
             size="`cumulative`: the service keeps up to five arrays of the size of a release.",
         ),
         "horizon": Key(
             "T: how many releases of a cumulative sequence ε covers. Required with `cumulative`, and only there.",
             unit="releases",
             privacy="After T releases nothing is released: the next plan adds its own ε.",
-            accuracy="A longer sequence has a little more noise: choose it long.",
+            accuracy="A longer sequence has more noise. At δ > 0 it grows slowly: the worst of 10,000 releases has "
+            "4.04 times the noise of one window. At δ = 0 it grows faster, to 18.7 times, and a short sequence has the "
+            "noise of summed tumbling windows.",
         ),
         "windows_per_client": Key(
             "In how many windows of a cumulative sequence a client's records may count. Required with `cumulative` and "

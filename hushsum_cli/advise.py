@@ -39,7 +39,8 @@ _BIAS_SHOWN: Final = 1e-3  # for each record: less is the rounding of coordinate
 @click.option(
     "--records",
     type=ExactNumber(),
-    help="Expected number of records per window (per class, if the plan has classes).  [default: a range]",
+    help="Expected number of records: per window, or of all windows so far if the plan's releases are cumulative (per "
+    "class, if the plan has classes).  [default: a range]",
 )
 @click.option(
     "--density",
@@ -177,7 +178,8 @@ def print_range(plan: "Plan", records: Fraction | None, density: Fraction | None
         for row, density in enumerate(found.densities)
     ]
     of = " of one class" if plan.classes else ""
-    title = f"expected error of an answer (one standard error) by the number of records{of}"
+    so_far = "" if plan.privacy.cumulation is None else " so far, at the release with the most noise"
+    title = f"expected error of an answer (one standard error) by the number of records{of}{so_far}"
     paired = plan.family.name == "paired"
     first = "mean loss" if paired else "density"
     print_table([first, *(f"{n:,}" for n in found.records)], rows, title=title)
@@ -264,7 +266,10 @@ def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
     from hushsum.advice import shown
 
     guesses, own, promise = advice.guesses, advice.own, advice.promises[advice.own_promise]
-    yield "guesses", f"{guesses.records:,} records from {guesses.clients:,} clients; mean kernel {guesses.density:g}"
+    records = "records" if advice.plan.privacy.cumulation is None else "records so far"
+    yield "guesses", f"{guesses.records:,} {records} from {guesses.clients:,} clients; mean kernel {guesses.density:g}"
+    if advice.plan.privacy.cumulation is not None:
+        yield "", "errors are those at the release with the most noise"
     yield "answer", f"about n·k̄ = {shown(guesses.kernel_sum)} records"
     error, noise = advice.std_error, own.noises[advice.own_promise]
     share = f"{100 * error / guesses.kernel_sum:.3g} %"

@@ -364,3 +364,7 @@ def test_the_site_is_built_into_a_folder_that_git_ignores_and_clean_removes() ->
     assert re.search(r"^clean:.*\n\t@rm -rf build ", makefile, re.MULTILINE)
     dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     assert {"sphinx", "furo", "myst-parser"} <= {re.split("[>=<]", name)[0] for name in dev}
+
+
+def test_late_deltas_are_dropped_unless_a_plan_says_otherwise() -> None:
+    assert plan_page.described("window", "late")[1] == "drop"

@@ -273,3 +273,14 @@ def test_sketches_need_guesses_and_sketch_deltas(hushsum: Hushsum, tmp_path: Pat
     ended = hushsum("plan", "advise", file_of(small_plan(), tmp_path), "--sketches")
     assert ended.status == 2
     assert "need both --records and --density" in ended.err
+
+
+@pytest.mark.parametrize("known", [(), ("--records", "2e4", "--density", "0.2", *SMALL)])
+def test_advice_of_a_cumulative_plan_is_for_the_records_so_far(
+    hushsum: Hushsum, tmp_path: Path, known: tuple[str, ...]
+) -> None:
+    path = file_of(small_plan(window={"release": "cumulative", "horizon": 48}), tmp_path)
+    out = words(hushsum("plan", "advise", path, *known).out)
+    assert "at the release with the most noise" in out
+    assert "records so far" in out
+    assert "at the release with the most noise" not in hushsum("plan", "advise", file_of(small_plan(), tmp_path)).out
