@@ -200,7 +200,7 @@ def rows(run: OverTime) -> list[list[str]]:
 
 
 #: The columns of :func:`rows`.
-COLUMNS: Final = ("windows", "records", "cumulative", "stated", "sum of tumbling", "stated", "stated ratio")
+COLUMNS: Final = ("windows", "records", "cumulative", "stated", "sum of tumbling", "stated", "ratio")
 _MEANINGS: Final = (
     "windows: released so far",
     "records: in these windows",
@@ -208,7 +208,7 @@ _MEANINGS: Final = (
     "stated: standard error of the cumulative release that its plan states",
     "sum of tumbling: observed error of the sum of the tumbling releases, root mean square over the queries",
     "stated: standard error of that sum that the tumbling plan states",
-    "stated ratio: stated error of the sum over that of the cumulative release; above 1, the latter has less noise",
+    "ratio: stated error of the sum over that of the cumulative release; above 1, the latter has less noise",
 )
 
 

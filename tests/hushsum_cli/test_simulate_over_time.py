@@ -44,7 +44,7 @@ def test_the_table_has_a_row_for_each_power_of_two_and_the_last(hushsum: Hushsum
     assert shown == ["1", "2", "4", "6"]
     assert any("× the stated variance" in line for line in lines)
     assert "windows: released so far" in lines
-    assert any(line.startswith("stated ratio: ") for line in lines)
+    assert any(line.startswith("ratio: ") for line in lines)
     assert "this plan's releases have the same noise as sums of windows: δ = 0 and a short horizon" in lines
 
 
