@@ -68,6 +68,7 @@ async def test_no_window_beyond_the_horizon_is_opened_and_its_deltas_are_refused
             with pytest.raises(RefusedError, match="horizon of the plan is 2 outcomes") as caught:
                 again.check(window + 4)
             assert (caught.value.refusal.reason, caught.value.refusal.retry) == (Reason.WINDOW_BEYOND_HORIZON, False)
+        await store.close()
 
 
 async def test_a_skipped_window_takes_nothing_of_the_horizon() -> None:
@@ -80,6 +81,7 @@ async def test_a_skipped_window_takes_nothing_of_the_horizon() -> None:
     assert [*(await store.windows(PLAN.id)).values()] == [*["skipped"] * 3, "closing"]
     await store.open_windows(PLAN.id, window + 3, window + 9, horizon=2)
     assert {each for each, state in (await store.windows(PLAN.id)).items() if state == "open"} == {window + 4}
+    await store.close()
 
 
 async def test_a_gateway_whose_clock_is_ahead_uses_up_nothing_of_the_horizon() -> None:
@@ -94,3 +96,4 @@ async def test_a_gateway_whose_clock_is_ahead_uses_up_nothing_of_the_horizon() -
     await honest.open_accepted()
     honest.check(window)
     assert await store.windows(plan.id) == {window: "open"}
+    await store.close()
