@@ -110,19 +110,19 @@ def test_a_tally_keeps_the_median_and_the_spread_of_its_seeds() -> None:
 
 
 def test_losses_ties_and_wins_short_of_the_aim_have_marks_of_their_own() -> None:
-    lines = ratios_table(_of_pay({0.1: 0.6, 0.3: 1.04, 1.0: 1.1}, {0.1: 0.7, 0.3: 0.7, 1.0: 0.96}), density.RACE)
+    lines = ratios_table(_of_little({0.1: 0.6, 0.3: 1.04, 1.0: 1.1}, {0.1: 0.7, 0.3: 0.7, 1.0: 0.96}), density.RACE)
     assert lines.splitlines()[2].endswith("| 0.60 | 1.04 tie | 1.10 **loss** |")
     assert lines.splitlines()[3].endswith("| 0.70 **short** | 0.70 | 0.96 tie |")
 
 
 def test_the_page_opens_with_losses_and_aims() -> None:
-    found = contests.opening(_of_pay({0.1: 0.6, 0.3: 1.04, 1.0: 1.1}, {0.1: 0.7, 0.3: 0.7, 1.0: 0.96}))
+    found = contests.opening(_of_little({0.1: 0.6, 0.3: 1.04, 1.0: 1.1}, {0.1: 0.7, 0.3: 0.7, 1.0: 0.96}))
     found = " ".join(found.split())
     assert "Of 6 comparisons" in found
     assert "less in 2 as it should. It loses 1:" in found
     assert "2 are ties within 5 %, and 1 fall short" in found
-    assert "| pay, densities | Hushsum, δ = 0 | RACE, Laplace R/ε | 1 | 1.10 | δ = 10⁻⁶" in found
-    assert found.count("| pay, densities |") == 1
+    assert "| little, densities | Hushsum, δ = 0 | RACE, Laplace R/ε | 1 | 1.10 | δ = 10⁻⁶" in found
+    assert found.count("| little, densities |") == 1
     aims = "| **not reached** at 2 of 3, up to 1.10 | reached | **not reached** at 1 of 1, up to 0.70 |"
     assert f"| densities, against RACE, Laplace R/ε {aims}" in found
 
@@ -147,9 +147,9 @@ def test_the_opening_counts_the_marks_of_the_page() -> None:
         assert int(count) == cells.count(mark) + len(listed)
 
 
-def _of_pay(errors: Mapping[float, float], errors_with_delta: Mapping[float, float]) -> list[Row]:
+def _of_little(errors: Mapping[float, float], errors_with_delta: Mapping[float, float]) -> list[Row]:
     """Rows of densities of Hushsum at both δ, and of RACE with an error of 1."""
-    tally = Tally(density.FIGURE, "pay", f"{density.NORM} of {density.DENSITIES}")
+    tally = Tally(density.FIGURE, "little", f"{density.NORM} of {density.DENSITIES}")
     for delta, some in ((0.0, errors), (1e-6, errors_with_delta)):
         for epsilon, error in some.items():
             tally.add(HUSHSUM, error, epsilon=epsilon, delta=delta)
