@@ -39,6 +39,7 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 _NAME: Final = ((CLIENT_ID, "console"),)
 _ORDER: Final = "window_order"
+_NO_WINDOW: Final = 2**63 - 1  # above every index of a window
 _QUICK_S: Final = 15.0
 _LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**20
@@ -166,22 +167,21 @@ class Console:
         """All published outcomes, released or withheld, by window."""
         return await self._call(
             self._catalogue.ListReleases,
-            pb.ListReleasesRequest(),
+            _listing(None),
             lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
         )
 
     async def watch(self, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
         """The published outcomes from a window on, then each one as it is published; ends when the service stops."""
-        first = pb.ListReleasesRequest() if first_window is None else _from_window(first_window)
         with self._asking():
-            async for info in self._catalogue.WatchReleases(first, metadata=self._metadata):
+            async for info in self._catalogue.WatchReleases(_listing(first_window), metadata=self._metadata):
                 yield convert_outcomes.release_info_from_wire(info)
 
     async def next_outcome(self) -> tuple[int, int] | None:
         """The oldest window without an outcome, and when its seal is due in ms since 1970 UTC; None: there is none."""
         return await self._call(
             self._catalogue.ListReleases,
-            pb.ListReleasesRequest(first_window=2**63 - 1, from_first=True),
+            _listing(_NO_WINDOW),  # the answer says when the next one is due, whatever is listed
             lambda reply: (reply.next_window, reply.next_due_ms) if reply.next_due_ms else None,
         )
 
@@ -263,5 +263,6 @@ class Console:
             raise ServiceError(f"{self._target}: this version cannot read the answer: {error}") from error
 
 
-def _from_window(window: int) -> pb.ListReleasesRequest:
-    return pb.ListReleasesRequest(first_window=window, from_first=True)
+def _listing(first_window: int | None) -> pb.ListReleasesRequest:
+    """Of the outcomes from a window on; None: of all."""
+    return pb.ListReleasesRequest(first_window=first_window or 0, from_first=first_window is not None)

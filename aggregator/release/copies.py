@@ -5,8 +5,6 @@ windows, and again after a failure or a restart until the destination has them: 
 A withheld window has none.
 """
 
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -15,8 +13,7 @@ from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import journal
 from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.runtime import Backoff, Runtime
-from hushsum.entropy import Entropy, OsEntropy
-from hushsum.fsync import sync_folder
+from hushsum.fsync import write_whole
 from hushsum.plan import Plan
 from hushsum.release_format import file_name, safe_name
 from hushsum_proto.messages import ReleaseInfo
@@ -101,8 +98,8 @@ class Folder:
         ConfigError: It cannot be made.
     """
 
-    def __init__(self, path: Path, plan: Plan, runtime: Runtime, entropy: Entropy) -> None:
-        self._path, self._plan, self._runtime, self._entropy = path / folder_name(plan), plan, runtime, entropy
+    def __init__(self, path: Path, plan: Plan, runtime: Runtime) -> None:
+        self._path, self._plan, self._runtime = path / folder_name(plan), plan, runtime
         try:
             self._path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -130,19 +127,8 @@ class Folder:
             raise CopyError(error.strerror or str(error)) from error
 
     def _write(self, file: Path, data: bytes) -> None:
-        new = file.with_name(f".{file.name}.{self._entropy.read(8).hex()}")
         try:
-            try:
-                with new.open("xb") as target:
-                    target.write(data)
-                    target.flush()
-                    os.fsync(target.fileno())
-                new.replace(file)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    new.unlink(missing_ok=True)
-                raise
-            sync_folder(file.parent)
+            write_whole(file, data)
         except OSError as error:
             raise CopyError(error.strerror or str(error)) from error
 
@@ -204,7 +190,7 @@ def destination_of(publish: str, plan: Plan, runtime: Runtime) -> Destination:
     """
     if "://" in publish:
         return ObjectStore(publish, plan, runtime)
-    return Folder(Path(publish), plan, runtime, OsEntropy())
+    return Folder(Path(publish), plan, runtime)
 
 
 def folder_name(plan: Plan) -> str:

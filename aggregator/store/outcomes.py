@@ -45,28 +45,19 @@ async def reserve_outcome(
     """
     number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
-    found = await tx.fetch_row(
-        'SELECT key, digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', number, kind, window
-    )
-    if found is not None:
-        if found[1] != digest:
+    if (found := await _reserved(tx, number, kind, window)) is not None:
+        key, fixed = found
+        if fixed != digest:
             raise StoreError(
                 f"store: the counters of window {window} differ from those that were charged: the store is damaged"
             )
-        return bytes(found[0])
+        return key
     await check_next_outcome(tx, number, window)
     spend = await spend_at_outcome(tx, number, plan, kind, window)
     key = entropy.read(KEY_BYTES)
     if plan.privacy.mode == CENTRAL or not await is_spent(tx, spend):
         await insert_spend(tx, spend)
-    await tx.execute(
-        'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',
-        number,
-        kind,
-        window,
-        key,
-        digest,
-    )
+    await _reserve(tx, number, kind, window, key, digest)
     return key
 
 
@@ -87,8 +78,7 @@ async def commit_outcome(
     number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
     await check_next_outcome(tx, number, window)
-    reserved = 'DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3'
-    if await tx.execute(reserved, number, kind, window) != 1:
+    if not await _end_reservation(tx, number, kind, window):
         raise StoreError(f"store: the outcome of window {window} was not charged before it was drawn")
     if withheld and plan.privacy.mode == CENTRAL:
         spend = spend_of(plan, kind=kind, window=window, withheld=True)
@@ -130,15 +120,10 @@ async def reserve_step(
     step, last, before, state = await tx.fetch_row(query, number) or (0, None, plan.id, None)
     if last is not None and window <= last:
         raise OutcomeExistsError(f"window {window} is not after window {last}, which has its outcome already")
-    found = await tx.fetch_row(
-        'SELECT key, digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3',
-        number,
-        CUMULATIVE,
-        window,
-    )
-    if found is not None:
-        key, sealed = bytes(found[0]), _keyed(found[0], digest)
-        if found[1] != chained(before, sealed):
+    if (found := await _reserved(tx, number, CUMULATIVE, window)) is not None:
+        key, fixed = found
+        sealed = _keyed(key, digest)
+        if fixed != chained(before, sealed):
             raise StoreError(
                 f"store: the counters of window {window} differ from those that its step was reserved for: the store "
                 "is damaged"
@@ -150,14 +135,7 @@ async def reserve_step(
     await _charge_sequence(tx, plan, is_first=not step)
     key = entropy.read(KEY_BYTES)
     sealed = _keyed(key, digest)
-    await tx.execute(
-        'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',
-        number,
-        CUMULATIVE,
-        window,
-        key,
-        chained(before, sealed),
-    )
+    await _reserve(tx, number, CUMULATIVE, window, key, chained(before, sealed))
     return ReservedStep(step + 1, key, sealed, state)
 
 
@@ -176,14 +154,11 @@ async def commit_step(
     number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, CUMULATIVE, window)
     await check_next_outcome(tx, number, window)
-    scope = (number, CUMULATIVE, window)
-    found = await tx.fetch_row(
-        'SELECT digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', *scope
-    )
+    found = await _reserved(tx, number, CUMULATIVE, window)
     before = await tx.fetch_row("SELECT step FROM sequences WHERE plan = $1", number)
     if found is None or step != 1 + (0 if before is None else before[0]):
         raise StoreError(f"store: step {step}, of window {window}, was not reserved before it was drawn")
-    await tx.execute('DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', *scope)
+    await _end_reservation(tx, number, CUMULATIVE, window)
     await tx.execute(
         'INSERT INTO sequences (plan, step, "window", digest, state) VALUES ($1, $2, $3, $4, $5) '
         'ON CONFLICT (plan) DO UPDATE SET step = excluded.step, "window" = excluded."window", '
@@ -191,7 +166,7 @@ async def commit_step(
         number,
         step,
         window,
-        found[0],
+        found[1],
         b"" if step == plan.window.horizon else state,
     )
     await _insert_outcome(tx, number, CUMULATIVE, window, data)
@@ -345,3 +320,21 @@ async def _refuse_second(tx: Transaction, plan: int, kind: str, window: int) -> 
     query = 'SELECT 1 FROM outcomes WHERE plan = $1 AND kind = $2 AND "window" = $3'
     if await tx.fetch_row(query, plan, kind, window) is not None:
         raise OutcomeExistsError(f"window {window} has its outcome already")
+
+
+async def _reserved(tx: Transaction, plan: int, kind: str, window: int) -> tuple[bytes, bytes] | None:
+    """The key and the digest that are fixed for an outcome; None where it is not reserved."""
+    query = 'SELECT key, digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3'
+    found = await tx.fetch_row(query, plan, kind, window)
+    return None if found is None else (bytes(found[0]), bytes(found[1]))
+
+
+async def _reserve(tx: Transaction, plan: int, kind: str, window: int, key: bytes, digest: bytes) -> None:
+    query = 'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)'
+    await tx.execute(query, plan, kind, window, key, digest)
+
+
+async def _end_reservation(tx: Transaction, plan: int, kind: str, window: int) -> bool:
+    """Erases the key of an outcome; whether it was reserved."""
+    query = 'DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3'
+    return await tx.execute(query, plan, kind, window) == 1

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import query
-from hushsum.entropy import OsEntropy
 from hushsum.errors import DroppedRecordsWarning, NoUsableRecordsError, RecordError, ReleaseError, warn
-from hushsum.fsync import sync_folder
+from hushsum.fsync import write_whole
 from hushsum.notebook import pairs_html
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Limits
@@ -289,21 +288,7 @@ class Release(QueryMethods):
             FileExistsError: The name exists, as a file or a link, and ``replace`` is false. It stays as it is.
             OSError: The file cannot be written.
         """
-        target = Path(path)
-        new = target.with_name(f".{target.name}.{OsEntropy().read(8).hex()}")
-        try:
-            with new.open("xb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            if replace:
-                new.replace(target)
-            else:
-                _rename_to_free_name(new, target)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
-        sync_folder(target.absolute().parent)
+        write_whole(Path(path), self.to_bytes(), replace=replace)
 
     def to_bytes(self) -> bytes:
         """The bytes of a ``.hush`` file."""
@@ -360,23 +345,6 @@ class Release(QueryMethods):
     @property
     def _new_ledger_text(self) -> str:
         return f"new ledger {self.new_ledger}: it counts no earlier release" if self.new_ledger else ""
-
-
-def _rename_to_free_name(file: Path, target: Path) -> None:
-    """Renames a file, unlike ``rename`` without replacing another one.
-
-    Raises:
-        FileExistsError: The name exists, as a file or a link.
-    """
-    try:
-        os.link(file, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links: then an empty file of our own is what is replaced
-        target.open("xb").close()
-        file.replace(target)
-    else:
-        file.unlink()
 
 
 def limits_of(ledger: Ledger | str | PathLike[str] | None) -> Limits | None:

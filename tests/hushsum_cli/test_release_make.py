@@ -260,7 +260,7 @@ def interrupt(*_: object, **__: object) -> NoReturn:
     [
         ("hushsum.releases.draw", "the ledger is charged, and this release is lost: nothing of it was shown"),
         ("os.fsync", "the ledger is charged, and this release is lost: nothing of it was shown"),
-        ("hushsum.releases.released.sync_folder", "the ledger is charged, and the release is in today.hush"),
+        ("hushsum.fsync.sync_folder", "the ledger is charged, and the release is in today.hush"),
         ("hushsum.privacy.ledger.Ledger.charge", ""),
     ],
 )
