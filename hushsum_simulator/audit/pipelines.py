@@ -104,11 +104,7 @@ def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow
         found = []
         async with _running(plan, on_files, SystemRuntime(_THREADS)) as (durable, releaser):
             for window, data in enumerate(contents, _FIRST):
-                await _collect(plan, durable, data, range(window, window + 1))
-                await releaser.seal(window)
-                sealed = await durable.store.sealed_window(plan, window)
-                assert sealed is not None, "it was sealed above"
-                found.append(sealed)
+                found.append(await _sealed(plan, durable, releaser, data, window))
         return found
 
     return asyncio.run(run())
@@ -124,10 +120,7 @@ def sequence(plan: Plan, contents: Sequence[DataSet], tell: Tell) -> list[tuple[
         found: list[tuple[Release, np.ndarray[Any, Any]]] = []
         async with _running(plan, on_files, SystemRuntime(_THREADS)) as (durable, releaser):
             for window, data in enumerate(contents, _FIRST):
-                await _collect(plan, durable, data, range(window, window + 1))
-                await releaser.seal(window)
-                sealed = await durable.store.sealed_window(plan, window)
-                assert sealed is not None, "it was sealed above"
+                sealed = await _sealed(plan, durable, releaser, data, window)
                 exact = sealed.sketch.counters.copy()
                 stored = await releaser.release(window)
                 found.append((Release.from_bytes(stored.data), exact))
@@ -147,6 +140,15 @@ async def _collect(plan: Plan, durable: Durable, data: DataSet, windows: range) 
         for client, delta in _deltas(plan, batches, window)
     ]
     await durable.log.append(entries)
+
+
+async def _sealed(plan: Plan, durable: Durable, releaser: Releaser, data: DataSet, window: int) -> SealedWindow:
+    """A window with these submissions alone, as the folds have summed it."""
+    await _collect(plan, durable, data, range(window, window + 1))
+    await releaser.seal(window)
+    sealed = await durable.store.sealed_window(plan, window)
+    assert sealed is not None, "it was sealed above"
+    return sealed
 
 
 async def _outcome(releaser: Releaser, window: int) -> Seen:
