@@ -1,7 +1,8 @@
-"""The Sphinx extension of docs/conf.py: pages that the code writes, and formulas as MathML.
+"""The Sphinx extension of docs/conf.py: pages that the code writes, formulas as MathML, and diagrams in their page.
 
 A page of docs/ that has a line ``<!-- generated: NAME -->`` gets the text of that name there. Formulas need no script:
-the converter of docutils makes MathML of them.
+the converter of docutils makes MathML of them. An SVG stands in the page itself, not in an ``img``, so that its
+``currentColor`` is that of the page's text, in the light and in the dark theme.
 """
 
 import re
@@ -39,6 +40,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _show_colon, priority=600)
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_last_name)
+    app.connect("doctree-read", _put_diagrams_in_the_page)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -97,6 +99,14 @@ def _by_last_name(app: Sphinx, env: Any, node: Any, shown: Any) -> Any:
         return None
     target = objects[min(found, key=len)]
     return make_refnode(app.builder, node["refdoc"], target.docname, target.node_id, shown)
+
+
+def _put_diagrams_in_the_page(app: Sphinx, doctree: nodes.document) -> None:
+    for image in list(doctree.findall(nodes.image)):
+        if image["uri"].endswith(".svg"):
+            path = Path(app.srcdir, image["uri"])
+            app.env.note_dependency(str(path))
+            image.replace_self(nodes.raw("", path.read_text(encoding="utf-8"), format="html"))
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
