@@ -1,4 +1,4 @@
-"""Cumulative releases: of all windows so far, one after another, under one ε (docs/privacy.md: cumulative releases).
+"""Cumulative releases: of all windows so far, one after another, under one ε (docs/explanation/proofs/cumulative.md).
 
 A pure state machine. ``initial`` gives the state before the first window; ``step`` takes a state, the exact counters of
 one window and private randomness, and gives the release and the next state. The same arguments give the same bytes.

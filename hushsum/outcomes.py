@@ -1,4 +1,4 @@
-"""What a sealed window comes to: released or withheld, decided once (docs/privacy.md: whether a window is released).
+"""What a sealed window comes to: released or withheld, decided once (docs/explanation/proofs/withholding.md).
 
 This is the one place that looks at the number of clients, and whether a window is released is the one thing that it
 tells of it. In mode ``central`` a noised number decides, in every window, the empty ones too: that costs the plan's

@@ -368,3 +368,44 @@ def test_the_site_is_built_into_a_folder_that_git_ignores_and_clean_removes() ->
 
 def test_late_deltas_are_dropped_unless_a_plan_says_otherwise() -> None:
     assert plan_page.described("window", "late")[1] == "drop"
+
+
+# ------------------------------------------------------------------------------------------------------- short cells
+
+CELL_WORDS_MAX = 20
+READ_IN_SEQUENCE = ("explanation", "how-to", "tutorials")
+
+
+def long_cells(page: str) -> list[str]:
+    """The cells of a page's tables that have too many words; a piece of code or a formula is one word."""
+    text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    rows = (line.strip().strip("|") for line in text.splitlines() if line.lstrip().startswith("|"))
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", re.sub(r"`[^`]*`|\$[^$]*\$", "code", row))]
+    return [cell for cell in cells if len(re.sub(r"\]\([^)]*\)", "]", cell).split()) > CELL_WORDS_MAX]
+
+
+def test_a_long_cell_is_found() -> None:
+    words = " ".join(["word"] * CELL_WORDS_MAX)
+    assert not long_cells(f"| a | b |\n|---|---|\n| {words} | `{words} code` |\n\n{words} no table")
+    assert long_cells(f"| a | b |\n|---|---|\n| {words} more | b |") == [f" {words} more "]
+    assert long_cells(f"- In a list:\n\n  | a |\n  |---|\n  | {words} more |")
+
+
+@pytest.mark.parametrize("folder", READ_IN_SEQUENCE)
+def test_cells_of_tables_that_are_read_are_short(folder: str) -> None:
+    pages = sorted((ROOT / "docs" / folder).rglob("*.md"))
+    assert pages
+    found = {path.name: cells for path in pages if (cells := long_cells(path.read_text(encoding="utf-8")))}
+    assert not found
+
+
+def test_a_diagram_stands_in_its_page_and_says_what_it_shows() -> None:
+    pages = sorted((ROOT / "docs" / "explanation").rglob("*.md"))
+    shown = {name for path in pages for name in re.findall(r"!\[[^\]]+\]\((\S+\.svg)\)", path.read_text("utf-8"))}
+    drawn = sorted((ROOT / "docs" / "explanation" / "diagrams").glob("*.svg"))
+    assert {f"diagrams/{path.name}" for path in drawn} == shown
+    for path in drawn:
+        text = path.read_text(encoding="utf-8")
+        assert "<title " in text, path.name
+        assert "<desc " in text, path.name
+        assert 'stroke="currentColor"' in text, path.name

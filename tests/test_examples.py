@@ -396,6 +396,18 @@ def test_a_how_to_page_runs_as_it_is_shown(
     assert run_page(f"how-to/{name}", tmp_path, run) >= 2
 
 
+def refuse(command: str) -> str:
+    raise AssertionError(f"a page of explanations runs no command: {command}")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in (DOCS / "explanation").glob("*.md") if "```python" in path.read_text("utf-8"))
+)
+def test_an_explanation_runs_as_it_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_page(f"explanation/{name}", tmp_path, refuse) >= 1
+
+
 def test_a_page_that_shows_another_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "DOCS", tmp_path)
     for shown, is_right in (("2 3", True), ("2 …", True), ("2 4", False)):

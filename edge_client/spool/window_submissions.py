@@ -2,7 +2,7 @@
 
 A window is *spent* from the transaction on that charges it to this device's own budget, before a silo's sum or a masked
 vector leaves. Nothing that is said later makes it unspent; what waited for it is never given out again, and a second
-vector for it cannot be had from here (docs/secure-sum.md: spent).
+vector for it cannot be had from here (docs/explanation/secure-sums.md: when budget is spent).
 
 An observer of a submission can measure how long a client takes for it. So nothing that this module does between
 :meth:`WindowSubmissions.begin` and :meth:`WindowSubmissions.end` takes a time that depends on records: ``begin`` reads

@@ -264,7 +264,7 @@ class Event:
 
     @cached_property
     def rho(self) -> Fraction:
-        """ρ of the zCDP that its parameters prove (docs/privacy.md: the zCDP of pure noise).
+        """ρ of the zCDP that its parameters prove (docs/explanation/proofs/zcdp.md).
 
         ``discrete-gaussian``: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); of shares an upper bound. The
         others are pure, and their counters, or reports, compose: ``discrete-laplace``: a counter that moves by a is

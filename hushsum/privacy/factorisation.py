@@ -1,7 +1,7 @@
 """Factorisations of prefix sums, A = B·C: the noise of a cumulative sequence is B·z, what one window moves in z is C.
 
-Whose noise is charged is decided by integers and exact fractions alone, rounded against us (docs/privacy.md: cumulative
-releases). Floats give error bars.
+Whose noise is charged is decided by integers and exact fractions alone, rounded against us
+(docs/explanation/proofs/cumulative.md). Floats give error bars.
 
 * :class:`BufferedToeplitz`, for discrete Gaussian noise (δ > 0): C is the lower triangular Toeplitz matrix of 1 and
   c_j = Σ_i ω_i·θ_i^(j−1), so that few buffers hold all that is needed of earlier noise.

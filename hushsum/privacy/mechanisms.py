@@ -157,7 +157,7 @@ class Mechanism:
         return self.noise().variance / self._units
 
     def share(self) -> Sampler:
-        """The sampler of one client's share of a counter's noise in a secure sum (docs/privacy.md: noise in shares).
+        """The sampler of one client's share of a counter's noise in a secure sum (docs/explanation/proofs/shares.md).
 
         h Pólya shares are discrete Laplace noise of the scale, exactly; h discrete Gaussian shares of σ²/h are about
         that of σ² (Kairouz, Liu and Steinke 2021).

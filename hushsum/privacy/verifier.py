@@ -141,7 +141,7 @@ def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Frac
     """ρ = m²·(L2² + c²)/(2σ²), exactly: the zCDP that discrete Gaussian noise gives a unit of m records.
 
     All m records may fall into the same counters. In a secure sum h shares are not quite discrete Gaussian: an upper
-    bound of ρ (Kairouz, Liu and Steinke 2021; docs/privacy.md: noise in shares). Of cumulative releases it is an upper
+    bound of ρ (Kairouz, Liu and Steinke 2021; docs/explanation/proofs/shares.md). Of cumulative releases it is an upper
     bound of ρ of the whole sequence.
 
     Raises:

@@ -62,7 +62,7 @@ def test_the_variance_of_a_report_is_the_predicted_one(
 
 @pytest.mark.parametrize(("ratio", "width", "expected"), [(4, 16, 0.112), (4, 64, 0.076), (4, 256, 0.131)])
 def test_far_records_of_k_rr_add_what_is_published(ratio: int, width: int, expected: float) -> None:
-    """The closed form: docs/privacy.md, randomised response."""
+    """The closed form: docs/explanation/proofs/randomised-response.md."""
     setting = predicted_error.Setting.of(KRR(Fraction(math.exp(ratio)).limit_denominator(1000), width), width)
     assert predicted_error.report_variance(setting) == pytest.approx(expected, rel=0.01)
 
