@@ -409,3 +409,14 @@ def test_a_diagram_stands_in_its_page_and_says_what_it_shows() -> None:
         assert "<title " in text, path.name
         assert "<desc " in text, path.name
         assert 'stroke="currentColor"' in text, path.name
+
+
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+def test_pages_that_code_names_are_there() -> None:
+    folders = ("hushsum", "edge_client", "aggregator", "hushsum_cli", "hushsum_simulator", "proto", "benchmarks")
+    sources = [path for folder in (*folders, "tests") for path in (ROOT / folder).rglob("*.py")]
+    named = {(name, path.name) for path in sources for name in PAGE.findall(path.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+    assert not {(name, source) for name, source in named if not (ROOT / name).is_file()}

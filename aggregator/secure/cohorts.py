@@ -1,9 +1,9 @@
 """Cohorts as they form (pure): events and random bytes in, effects out.
 
-Corrupt clients must not choose the members of a cohort (docs/explanation/secure-sums.md, Who is in a cohort). So members are drawn
-uniformly from all who wait, only when at least P different clients do, and no client is told how many wait. A plan
-without P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited
-for the plan's time and at least S are there.
+Corrupt clients must not choose the members of a cohort (docs/explanation/secure-sums.md, Who is in a cohort). So
+members are drawn uniformly from all who wait, only when at least P different clients do, and no client is told how many
+wait. A plan without P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of
+them has waited for the plan's time and at least S are there.
 
 A client has one place in a window:
 

@@ -1,10 +1,10 @@
 """When a client submits for its windows, in secure sums and as a silo.
 
 A running client submits once for every window in which it runs, with records or without: the schedule depends on the
-plan, a clock, and the results of earlier attempts; never on a record (docs/explanation/proofs/zero-out.md). A submission
-begins after the window's end, at a moment drawn from the first quarter of the time that is left beside the longest wait
-for a cohort, so that a fleet does not come all at once. What fails before anything is spent is tried again, with
-back-off, until the window is over. The schedule is pure; the mode that runs it has the clock and the tasks.
+plan, a clock, and the results of earlier attempts; never on a record (docs/explanation/proofs/zero-out.md).
+A submission begins after the window's end, at a moment drawn from the first quarter of the time that is left beside the
+longest wait for a cohort, so that a fleet does not come all at once. What fails before anything is spent is tried
+again, with back-off, until the window is over. The schedule is pure; the mode that runs it has the clock and the tasks.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Local mode (``[privacy.local]``): its form, its randomiser, and how large a report is (docs/explanation/local-mode.md)."""
+"""Local mode (``[privacy.local]``, docs/explanation/local-mode.md): form, randomiser, and the size of a report."""
 
 from dataclasses import dataclass
 from typing import Final, Self

@@ -1,4 +1,4 @@
-"""A sum of many clients' counters that the server learns without learning any of them (docs/explanation/secure-sums.md).
+"""A sum of many clients' counters; the server learns none of them (docs/explanation/secure-sums.md).
 
 The protocol is that of Bell, Bonawitz, Gascón, Lepoint and Raykova, "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead" (2020), against a server that may lie at every step. All of it is sans-I/O: bytes and events

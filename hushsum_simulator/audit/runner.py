@@ -267,7 +267,7 @@ def _summed(plan: Plan) -> exact.Summed:
 
 
 def _replaced(plan: Plan) -> AuditRow:
-    """The loss between two contents that add/remove implies: (2ε, (1 + e^ε)·δ): docs/explanation/proofs/composition.md."""
+    """What add/remove implies between two contents: (2ε, (1 + e^ε)·δ) (docs/explanation/proofs/composition.md)."""
     row = claimed("in process", plan)
     delta = (1 + math.exp(row.epsilon)) * row.delta
     found = epsilon(plan, changes(plan, added, replace=True), delta)

@@ -130,7 +130,7 @@ def test_noise_of_a_span_is_that_of_the_difference() -> None:
 
 
 def test_a_state_tells_exact_totals_to_whoever_has_it() -> None:
-    """That the state is a secret is said in docs/explanation/proofs/cumulative.md: here are the totals that it gives."""
+    """A state is secret (docs/explanation/proofs/cumulative.md): here are the totals that it gives."""
     (_, state), exact = sequence(PURE, 14), 14 * exact_of(PURE)
     read = CumulativeState.from_bytes(PURE, state)
     made, sampler = PURE.privacy.mechanism.factorisation, PURE.privacy.mechanism.noise()
