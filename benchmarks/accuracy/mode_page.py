@@ -81,8 +81,8 @@ without.
 {table}
 
 The ledger counts Laplace noise by its own zCDP in every mode. In a secure sum, δ of its failures would make it fall
-back to pure ε, unless the plan has `failures = "reserved"` ([ledger](explanation/ledger.md#failures-of-secure-sums)). Reports gain from the
-shuffler's computed divergence alone: they have no count counter and no noise.
+back to pure ε, unless the plan has `failures = "reserved"` ([ledger](explanation/ledger.md#failures-of-secure-sums)).
+Reports gain from the shuffler's computed divergence alone: they have no count counter and no noise.
 """
 
 
