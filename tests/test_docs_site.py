@@ -335,6 +335,9 @@ def test_the_site_builds_without_a_warning_and_no_page_asks_another_address(tmp_
     assert "min_clients" in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")
     plan = (tmp_path / "site" / "reference" / "plan.html").read_text(encoding="utf-8")
     assert 'id="sketch-rows"' in plan
+    flow = (tmp_path / "site" / "explanation" / "flow.html").read_text(encoding="utf-8")
+    assert '<desc id="flow-text">' in flow, "the diagram stands in the page, whose colour its lines have"
+    assert "<math" in (tmp_path / "site" / "explanation" / "proofs" / "laplace.html").read_text(encoding="utf-8")
 
 
 def test_a_dead_link_and_an_undocumented_name_fail_the_build(tmp_path: Path) -> None:
