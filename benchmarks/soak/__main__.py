@@ -7,6 +7,7 @@ where an acknowledged delta was not counted, or a good client had to wait for an
 import argparse
 import asyncio
 import json
+import re
 import resource
 import statistics
 import sys
@@ -88,15 +89,18 @@ async def good_client(name: str, address: str, token: Path, folder: Path, until_
             seen.failures.append(f"{name}: {type(error).__name__}: {error}")
 
 
+_PROCESS_LABELS: Final = re.compile(r'\b(?:plan|role)="[^"]*",?')  # every sample has them
+
+
 def figures(page: str) -> dict[str, float]:
-    """What the service says of itself."""
+    """What the service says of itself, by sample without the labels of the process."""
     with urllib.request.urlopen(f"http://{page}/metrics", timeout=30) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
             name, _, value = line.rpartition(" ")
-            found[name] = float(value)
+            found[_PROCESS_LABELS.sub("", name).replace(",}", "}").replace("{}", "")] = float(value)
     return found
 
 
