@@ -107,9 +107,7 @@ class Metrics:
         self._copy_pending = gauge(
             "hushsum_release_copy_pending", "1 while a copy of a published release cannot be written"
         )
-        self._plan_info = gauge(
-            "hushsum_plan_info", "Constant 1; labels: id and mode of the plan", ["plan_id", "mode"]
-        )
+        self._plan_info = gauge("hushsum_plan_info", "Constant 1; labels: id and mode of the plan", ["plan_id", "mode"])
         _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
         reasons = (*Reason, *ServiceReason)

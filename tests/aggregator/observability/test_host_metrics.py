@@ -120,7 +120,11 @@ async def test_free_space_is_rounded_down_so_that_it_counts_nothing_that_came(tm
 
 async def test_without_a_data_directory_there_is_no_space_to_show() -> None:
     config = Config.of(
-        plan="plan.json", log="kafka", store="postgresql", kafka_bootstrap="127.0.0.1:1", postgres_dsn="postgresql://localhost/x"
+        plan="plan.json",
+        log="kafka",
+        store="postgresql",
+        kafka_bootstrap="127.0.0.1:1",
+        postgres_dsn="postgresql://localhost/x",
     )
     shown = Shown(config)
     await shown.collector.look()
