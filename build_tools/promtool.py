@@ -2,7 +2,8 @@
 
 The tests of the alerts need it. Debian's package ``prometheus`` has it: its archive is fetched and unpacked, and
 nothing is installed, so that no server starts. Only where apt knows no package yet are its lists fetched, too, which
-takes root. What is missing is told in one line: the tests are then left out, except under CI=true, where that is a failure.
+takes root. What is missing is told in one line: the tests are then left out, except under CI=true, where that is a
+failure.
 """
 
 import os

@@ -209,13 +209,8 @@ def run_promtool(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[
 def test_alerts_of_what_plans_have_of_their_own_name_the_plan() -> None:
     shared = {rule["alert"] for rule in rules() if "$labels.plan" not in rule["annotations"]["summary"]}
     assert shared == {
-        *(
-            "HushsumDown",
-            "HushsumNotReady",
-            "HushsumCommitsFail",
-            "HushsumCommitsSlow",
-        ),  # of a process, which they name
-        *("HushsumTokensUnreadable", "HushsumRoundsFail", "HushsumClockAhead"),  # the same
+        *("HushsumDown", "HushsumNotReady", "HushsumCommitsFail", "HushsumCommitsSlow"),  # of a process
+        *("HushsumTokensUnreadable", "HushsumRoundsFail", "HushsumClockAhead"),
         *("HushsumCertificateExpires", "HushsumCertificateExpiresSoon", "HushsumDiskNearlyFull"),
     }
     for rule in rules():

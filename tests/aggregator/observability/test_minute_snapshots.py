@@ -108,9 +108,8 @@ async def test_every_sample_says_which_plan_and_which_role(tmp_path: Path, plan:
         assert len(samples) > 100
         named = f'plan="{plan.name}"'
         assert [line for line in samples if named not in line or 'role="all"' not in line] == []
-        assert (
-            f'hushsum_plan_info{{mode="{plan.privacy.mode}",{named},plan_id="{plan.hex_id}",role="all"}} 1.0' in samples
-        )
+        labels = f'mode="{plan.privacy.mode}",{named},plan_id="{plan.hex_id}",role="all"'
+        assert f"hushsum_plan_info{{{labels}}} 1.0" in samples
 
 
 def test_before_the_plan_is_known_every_sample_says_the_role(tmp_path: Path) -> None:
