@@ -139,7 +139,7 @@ def _alert(rule: dict[str, Any]) -> Iterator[str]:
     after = f", after {rule['for']}" if "for" in rule else ""
     yield f"- **Severity**: {rule['labels']['severity']}{after}"
     yield f"- **Runbook**: [what to do](runbooks.md#{rule['alert'].lower()})"
-    yield f"- **Condition**:\n\n  ```promql\n  {rule['expr']}\n  ```\n"
+    yield f"- **Condition**:\n\n  ```text\n  {rule['expr']}\n  ```\n"
 
 
 def _named(text: str) -> str:
