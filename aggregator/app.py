@@ -333,7 +333,9 @@ class Service:
         self._supervisor.forever("dependency probe", probe.run)
         if self.config.metrics_listen:
             figures = StoreMetrics(self.metrics.registry)
-            collector = StoreMetricsCollector(self.plan, self.store, runtime, figures, self.metrics.retried)
+            collector = StoreMetricsCollector(
+                self.plan, self.store, runtime, figures, self.metrics.retried, manual=self.config.manual
+            )
             self._supervisor.forever("store metrics", collector.run)
         if self.process_role.shows and not self.process_role.alone:
             self._supervisor.forever("watchers", lambda: self.catalog.look_out(runtime))

@@ -127,7 +127,7 @@ _Addresses = Annotated[str, AfterValidator(_addresses)]
 
 
 class Config(pydantic.BaseModel):
-    """The settings of a service; docs/operations.md describes each. None of them changes privacy: the plan does."""
+    """The settings of a service: docs/reference/settings.md. None of them changes privacy: the plan does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -289,6 +289,7 @@ async def test_the_loop_of_the_page_for_devices_follows_its_service_to_a_new_pla
 # is shown under a command, or in the `text` after a `python` block, is in its output: … stands for anything.
 
 DOCS = ROOT / "docs"
+WITHOUT_COMMANDS = {"dashboard.md"}  # it is read beside a screen
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
 
@@ -393,7 +394,7 @@ def test_a_how_to_page_runs_as_it_is_shown(
 
     if name == "backups.md":
         asyncio.run(leave_data(tmp_path))
-    assert run_page(f"how-to/{name}", tmp_path, run) >= 2
+    assert run_page(f"how-to/{name}", tmp_path, run) >= (0 if name in WITHOUT_COMMANDS else 2)
 
 
 def refuse(command: str) -> str:

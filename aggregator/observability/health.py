@@ -18,6 +18,7 @@ from aggregator.errors import AggregatorError
 from aggregator.fold.state import FoldMark
 from aggregator.interfaces import NO_TRACES, Log, Tracer
 from aggregator.logs import journal
+from aggregator.observability.host import HostMetrics, HostMetricsCollector
 from aggregator.observability.http import HttpPage, Reply, metrics_page
 from aggregator.observability.metrics import Metrics, until_step_s
 from aggregator.observability.tracing import otlp_tracer
@@ -50,6 +51,7 @@ class ProcessTelemetry:
         self.metrics, self.tracer = metrics, tracer
         self.metrics_page = self.health_page = ""
         self._config, self._runtime = config, runtime
+        metrics.registry.add_labels(role=config.role)
         self._health = Health(runtime)
         self._server: HealthReporting | None = None
 
@@ -68,6 +70,9 @@ class ProcessTelemetry:
             page = metrics_page(self.metrics, config, clock)
             stack.push_async_callback(self._runtime.blocking, page.close)
             self.metrics_page = page.address
+            gauges = HostMetrics(self.metrics.registry)
+            host = HostMetricsCollector(config, self._runtime, gauges, self.metrics.retried)
+            self._keep(stack, "host metrics", host.run)
         self._keep(stack, "heartbeat", self._health.beat)
 
     def collect(self, plan: Plan, stack: AsyncExitStack) -> None:

@@ -23,7 +23,7 @@ from aggregator.logs import journal
 from aggregator.model import StoredOutcome
 from aggregator.runtime import Runtime, within
 from aggregator.store.store import Store
-from aggregator.windows import UNFINISHED
+from aggregator.windows import UNFINISHED, due_ms
 from hushsum import __version__
 from hushsum.errors import HushsumError, Reason
 from hushsum.plan import Plan
@@ -32,7 +32,6 @@ from hushsum.privacy.events import Spend
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 
 _GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-_PLAN_LABELS: Final = ("plan", "name", "mode", "role")
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _journal = journal("service")
@@ -45,14 +44,15 @@ class Metrics:
     entries) to the next.
 
     Attributes:
-        registry: Of this service alone, so that two of them in one process share nothing. For a plan of reports it
-            shows whole minutes only: see :class:`MinuteSnapshotRegistry`.
+        registry: Of this service alone, so that two of them in one process share nothing. Every sample of its page has
+            the labels ``plan`` and ``role``. For a plan of reports it shows whole minutes only: see
+            :class:`ProcessRegistry`.
         stopped: The partitions whose fold cannot go on here, and why.
         on_published: Called after each outcome that this process publishes.
     """
 
     def __init__(self, *, step: int = 1) -> None:
-        self.registry = MinuteSnapshotRegistry()
+        self.registry = ProcessRegistry()
         self.stopped: dict[int, str] = {}
         self.on_published: Callable[[], None] = lambda: None
         self._step = step
@@ -107,9 +107,7 @@ class Metrics:
         self._copy_pending = gauge(
             "hushsum_release_copy_pending", "1 while a copy of a published release cannot be written"
         )
-        self._plan_info = gauge(
-            "hushsum_plan_info", "Constant 1; labels: plan, name, mode and role of the process", _PLAN_LABELS
-        )
+        self._plan_info = gauge("hushsum_plan_info", "Constant 1; labels: id and mode of the plan", ["plan_id", "mode"])
         _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
         reasons = (*Reason, *ServiceReason)
@@ -121,7 +119,9 @@ class Metrics:
         self._uncopied: dict[str, str] = {}  # by destination, why a copy is missing
 
     def plan(self, plan: Plan, role: str) -> None:
-        self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
+        """The plan that this process serves, and its role: labels of every sample from now on."""
+        self.registry.add_labels(plan=plan.name, role=role)
+        self._plan_info.labels(plan.hex_id, plan.privacy.mode).set(1)
 
     # --------------------------------------------------------------------------------------------------- gateway
 
@@ -344,6 +344,10 @@ class StoreMetrics:
             "hushsum_window_oldest_unfinished_seconds",
             "Seconds since the end of the oldest window without an outcome; 0 if none has ended",
         )
+        self._outcome_due = gauge(
+            "hushsum_outcome_due_timestamp_seconds",
+            "When the next outcome is due, in seconds since 1970 UTC; NaN if no window is open, or with `manual`",
+        )
         self._ledger = {}
         for cost in ("epsilon", "delta"):
             for what, words in (("total", "Limit"), ("spent", "Spent"), ("left", "Remaining")):
@@ -353,11 +357,15 @@ class StoreMetrics:
                 )
                 self._ledger[name] = gauge(f"hushsum_ledger_{name}", text, ["population", "unit"])
 
-    def windows(self, states: Mapping[str, int], oldest_s: float) -> None:
-        """Shows the number of unfinished windows by state, and how long ago the oldest of them ended."""
+    def windows(self, states: Mapping[str, int], oldest_s: float, due_s: float) -> None:
+        """Shows the number of unfinished windows by state, how long ago the oldest ended, and when its outcome is due.
+
+        ``due_s`` is in seconds since 1970 UTC, NaN: none is due.
+        """
         for state in UNFINISHED:
             self._windows.labels(state.value).set(states.get(state.value, 0))
         self._oldest_unfinished.set(oldest_s)
+        self._outcome_due.set(due_s)
 
     def ledger(self, figures: LedgerFigures) -> None:
         for name, gauge in self._ledger.items():
@@ -369,41 +377,57 @@ STEP_MS: Final = 60_000
 _SUFFIX: Final = " (as of the last whole minute)"
 
 
-class MinuteSnapshotRegistry(CollectorRegistry):
-    """Shows current values until it is first held, and from then on those of the time when it was last held.
+class ProcessRegistry(CollectorRegistry):
+    """The metrics of one process: each sample of a page has the labels of the process.
 
-    Reading it more often, or at other times, tells nothing more: a number that grew tells in which minute a report
-    arrived, and the sizes of batches no more precisely than that.
+    It shows current values until it is first held, and from then on those of the time when it was last held. Reading
+    it more often, or at other times, tells nothing more: a number that grew tells in which minute a report arrived, and
+    the sizes of batches no more precisely than that.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._held: tuple[Metric, ...] | None = None
+        self._shared: dict[str, str] = {}
+
+    def add_labels(self, **labels: str) -> None:
+        """Adds labels to every sample that pages show; to those of metrics that are registered later as well."""
+        self._shared = {**self._shared, **labels}
 
     def hold(self) -> None:
         """Shows the values of this moment until it is called again."""
-        self._held = tuple(_kept(metric) for metric in super().collect())
+        self._held = tuple(_kept(metric, self._shared) for metric in super().collect())
 
     def collect(self) -> Iterable[Metric]:
         """Every metric, for a page; from any thread."""
-        return super().collect() if self._held is None else iter(self._held)
+        if self._held is not None:
+            return iter(self._held)
+        shared = self._shared
+        return (_labelled(metric, shared) for metric in super().collect())
 
     def restricted_registry(self, names: Iterable[str]) -> NoReturn:
         """Not supported: a part of the registry would show current values."""
         raise NotImplementedError(f"a part of the page, {list(names)}")
 
     def get_sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        """A current value, for this process itself."""
+        """A current value, for this process itself: without the labels of the process."""
         wanted = labels or {}
         samples = (sample for metric in super().collect() for sample in metric.samples)
         return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, wanted)), None)
 
 
-def _kept(metric: Metric) -> Metric:
+def _labelled(metric: Metric, shared: Mapping[str, str]) -> Metric:
+    """A copy whose samples have these labels, too."""
+    labelled = copy.copy(metric)
+    labelled.samples = [sample._replace(labels={**sample.labels, **shared}) for sample in metric.samples]
+    return labelled
+
+
+def _kept(metric: Metric, shared: Mapping[str, str]) -> Metric:
     """A copy that says its time, without the times at which series began: those are times of first arrivals."""
-    kept = copy.copy(metric)
+    kept = _labelled(metric, shared)
     kept.documentation = metric.documentation + _SUFFIX
-    kept.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+    kept.samples = [sample for sample in kept.samples if not sample.name.endswith("_created")]
     return kept
 
 
@@ -418,12 +442,23 @@ ANSWER_S_MAX: Final = 10.0
 
 
 class StoreMetricsCollector:
-    """Reads the store for its metrics; what fails is reported to ``retried``, and read again at its next time."""
+    """Reads the store for its metrics; what fails is reported to ``retried``, and read again at its next time.
+
+    ``manual``: an operator takes the outcomes, so that none is ever due.
+    """
 
     def __init__(
-        self, plan: Plan, store: Store, runtime: Runtime, metrics: StoreMetrics, retried: Callable[[str, str], None]
+        self,
+        plan: Plan,
+        store: Store,
+        runtime: Runtime,
+        metrics: StoreMetrics,
+        retried: Callable[[str, str], None],
+        *,
+        manual: bool = False,
     ) -> None:
         self._plan, self._store, self._runtime, self._metrics = plan, store, runtime, metrics
+        self._manual = manual
         self._retried = retried
         self._next_s = dict.fromkeys((self._windows, self._ledger), runtime.monotonic())
 
@@ -444,11 +479,12 @@ class StoreMetricsCollector:
                 self._retried("store metrics", str(error))
 
     async def _windows(self) -> None:
-        states, oldest_s = await self._store.unfinished(self._plan.id), 0.0
+        states, oldest_s, due_s = await self._store.unfinished(self._plan.id), 0.0, math.nan
         if states:
-            ended_ms = self._plan.window.end_ms(min(states))
-            oldest_s = max(self._runtime.now_ms() - ended_ms, 0) / 1000
-        self._metrics.windows(Counts(states.values()), oldest_s)
+            schedule, oldest = self._plan.window, min(states)
+            oldest_s = max(self._runtime.now_ms() - schedule.end_ms(oldest), 0) / 1000
+            due_s = math.nan if self._manual else due_ms(schedule, oldest) / 1000
+        self._metrics.windows(Counts(states.values()), oldest_s, due_s)
 
     async def _ledger(self) -> None:
         limits, alike = await self._store.spends_alike(self._plan.privacy.population)

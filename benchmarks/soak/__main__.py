@@ -1,12 +1,14 @@
 """``make soak``: a service for an hour, with 50 good clients and 2,000 hostile connections that have no token.
 
-Writes ``benchmarks/results/soak.json`` and ``docs/soak.png``: memory, connections and answers over time. Ends with 1
-where an acknowledged delta was not counted, or a good client had to wait for an answer longer than a minute.
+Writes ``benchmarks/results/soak.json`` and ``docs/explanation/soak.png``: memory, connections and answers over time.
+Ends with 1 where an acknowledged delta was not counted, or a good client had to wait for an answer longer than a
+minute.
 """
 
 import argparse
 import asyncio
 import json
+import re
 import resource
 import statistics
 import sys
@@ -32,7 +34,7 @@ from hushsum_proto.credentials import Credentials
 from hushsum_simulator.demo.services import Service
 
 TITLE: Final = "A service among strangers: good clients beside hostile connections"
-PICTURE: Final = Path(__file__).parent.parent.parent / "docs" / "soak.png"
+PICTURE: Final = Path(__file__).parent.parent.parent / "docs" / "explanation" / "soak.png"
 _SAMPLE_S: Final = 10.0
 _PAUSE_S: Final = 1.0  # between two batches of one client
 _STAY_S: Final = 300.0  # a client then leaves, and comes again on a new connection
@@ -88,15 +90,18 @@ async def good_client(name: str, address: str, token: Path, folder: Path, until_
             seen.failures.append(f"{name}: {type(error).__name__}: {error}")
 
 
+_PROCESS_LABELS: Final = re.compile(r'\b(?:plan|role)="[^"]*",?')  # every sample has them
+
+
 def figures(page: str) -> dict[str, float]:
-    """What the service says of itself."""
+    """What the service says of itself, by sample without the labels of the process."""
     with urllib.request.urlopen(f"http://{page}/metrics", timeout=30) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("#"):
             name, _, value = line.rpartition(" ")
-            found[name] = float(value)
+            found[_PROCESS_LABELS.sub("", name).replace(",}", "}").replace("{}", "")] = float(value)
     return found
 
 

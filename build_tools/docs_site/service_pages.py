@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from aggregator.auth.tokens import TokenMetrics
 from aggregator.config import Config
+from aggregator.observability.host import HostMetrics
 from aggregator.observability.metrics import Metrics, StoreMetrics
 from aggregator.secure.coordinator import SumMetrics
 from hushsum_cli.serve import serve
@@ -99,6 +100,7 @@ def registry() -> CollectorRegistry:
     StoreMetrics(metrics.registry)
     SumMetrics(metrics.registry)
     TokenMetrics(metrics.registry)
+    HostMetrics(metrics.registry)
     return metrics.registry
 
 
@@ -134,11 +136,10 @@ def rules() -> list[dict[str, Any]]:
 def _alert(rule: dict[str, Any]) -> Iterator[str]:
     yield f"### {rule['alert']}\n"
     yield f"{_named(rule['annotations']['summary'])}\n"
-    if described := rule["annotations"].get("description"):
-        yield f"{_named(described)}\n"
     after = f", after {rule['for']}" if "for" in rule else ""
     yield f"- **Severity**: {rule['labels']['severity']}{after}"
-    yield f"- **Condition**:\n\n  ```promql\n  {rule['expr']}\n  ```\n"
+    yield f"- **Runbook**: [what to do](runbooks.md#{rule['alert'].lower()})"
+    yield f"- **Condition**:\n\n  ```text\n  {rule['expr']}\n  ```\n"
 
 
 def _named(text: str) -> str:

@@ -11,6 +11,7 @@ import click
 import pytest
 
 import hushsum as package
+from build_tools.docs_site import service_pages
 from hushsum_cli.extras import EXTRAS
 from hushsum_cli.main import cli
 from tests.hushsum_cli.calling import Hushsum
@@ -81,7 +82,7 @@ def test_serve_shows_what_one_client_may_send_under_one_heading_and_the_settings
         *("--client-bytes-rate", "--client-bytes-burst", "--client-calls-rate", "--client-calls-burst"),
         *("--client-sessions-max", "--client-streams-max"),
     }
-    table = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = service_pages.settings()
     assert all(f"`{option[2:].replace('-', '_')}`" in table for option in options)
 
 

@@ -17,7 +17,7 @@ from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_p
 from tests.authorities import Certified, replace
 from tests.pages import asked, until
 from tests.plans import small_plan
-from tests.services import Contributor, RawClient, config_of, folded_all, service_of
+from tests.services import Contributor, RawClient, config_of, folded_all, service_of, without_process_labels
 
 PLAN = small_plan()
 REPORTS = report_plan()
@@ -124,6 +124,10 @@ async def test_every_mode_says_how_fast_it_folds_and_nothing_names_a_client(tmp_
             assert "hushsum_folded_total{" not in before, "it would tell when a batch came"
             service.metrics.registry.hold()  # a minute is over
         _, text = await asyncio.to_thread(asked, service.metrics_page, "/metrics")
+    labels = {label for line in text.splitlines() for label in re.findall(r'[{,](\w+)="', line)}
+    assert labels <= LABELS, "a new label: no value of it may be a client's"
+    assert {"plan", "role"} <= labels
+    text = without_process_labels(text)
     folded = re.findall(r'hushsum_folded_total\{partition="0",verdict="counted"\} (\S+)', text)
     assert folded == [f"{sent}.0"]
     assert f'hushsum_plan_info{{mode="{plan.privacy.mode}"' in text
@@ -131,14 +135,12 @@ async def test_every_mode_says_how_fast_it_folds_and_nothing_names_a_client(tmp_
     assert 'hushsum_ledger_epsilon_left{population="",unit="' in text
     assert "process_resident_memory_bytes " in text
     assert NAME not in text
-    labels = {label for line in text.splitlines() for label in re.findall(r'[{,](\w+)="', line)}
-    assert labels <= LABELS, "a new label: no value of it may be a client's"
 
 
 LABELS = {
     *("implementation", "major", "minor", "patchlevel", "version"),  # of the platform
     *("le", "partition", "verdict", "status", "reason", "kind", "what", "state", "population", "unit"),
-    *("plan", "name", "mode", "role", "limit"),
+    *("plan", "plan_id", "mode", "role", "limit", "setting"),
 }
 
 

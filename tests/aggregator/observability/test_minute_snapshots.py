@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from prometheus_client import generate_latest
 
 from aggregator.fold.verdicts import Verdict, VerdictKind
@@ -14,7 +15,7 @@ from hushsum_proto.answers import Answer, Status
 from tests.aggregator.local_clients import report_plan
 from tests.doubles import ManualRuntime
 from tests.plans import small_plan
-from tests.services import config_of
+from tests.services import config_of, without_process_labels
 
 
 class Page:
@@ -26,7 +27,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        return generate_latest(self.metrics.registry).decode()
+        return without_process_labels(generate_latest(self.metrics.registry).decode())
 
     def something_comes(self) -> None:
         """A batch is answered, appended, folded, and its fold stored."""
@@ -95,6 +96,26 @@ async def test_of_other_plans_everything_is_seen_at_once(tmp_path: Path) -> None
         page.something_comes()
         assert 'hushsum_deltas_total{status="counted"} 1.0' in page.text
         assert "whole minute" not in page.text
+
+
+@pytest.mark.parametrize("plan", [report_plan(), small_plan()], ids=["reports", "others"])
+async def test_every_sample_says_which_plan_and_which_role(tmp_path: Path, plan: Plan) -> None:
+    async with paged(tmp_path, plan) as page:
+        page.something_comes()
+        await page.runtime.advance(60.0)
+        text = generate_latest(page.metrics.registry).decode()
+        samples = [line for line in text.splitlines() if not line.startswith("#")]
+        assert len(samples) > 100
+        named = f'plan="{plan.name}"'
+        assert [line for line in samples if named not in line or 'role="all"' not in line] == []
+        labels = f'mode="{plan.privacy.mode}",{named},plan_id="{plan.hex_id}",role="all"'
+        assert f"hushsum_plan_info{{{labels}}} 1.0" in samples
+
+
+def test_before_the_plan_is_known_every_sample_says_the_role(tmp_path: Path) -> None:
+    page = Page(tmp_path, small_plan())
+    text = generate_latest(page.metrics.registry).decode()
+    assert all('role="all"' in line for line in text.splitlines() if not line.startswith("#"))
 
 
 def test_a_process_itself_reads_what_is_so_now() -> None:

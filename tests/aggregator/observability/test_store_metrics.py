@@ -34,14 +34,14 @@ HOUR_S = PLAN.window.end_ms(0) // 1000 - PLAN.window.start_ms(0) // 1000
 class Shown:
     """A survey of a store in memory."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, manual: bool = False) -> None:
         self.plan, self.registry = plan, CollectorRegistry()
         self.metrics = StoreMetrics(self.registry)
         self.runtime = ManualRuntime(plan.window.start_ms(1000))
         self.store = MemoryStore(self.runtime)
         self.hooks, self.failed = Hooks(), list[tuple[str, str]]()
         self.collector = StoreMetricsCollector(
-            plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried
+            plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried, manual=manual
         )
 
     def retried(self, what: str, why: str) -> None:
@@ -62,12 +62,15 @@ async def test_windows_are_shown_by_state_and_the_oldest_by_its_age() -> None:
     await shown.collector.look()
     assert shown.windows() == {"open": 0, "closing": 0, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0
+    assert math.isnan(shown.value("hushsum_outcome_due_timestamp_seconds")), "no window is open"
 
     await shown.store.open_windows(PLAN.id, 1000, 1002)
     await shown.runtime.advance(WINDOWS_S)
     await shown.collector.look()
     assert shown.windows() == {"open": 3, "closing": 0, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0, "none has ended"
+    due_s = (PLAN.window.end_ms(1000) + PLAN.window.lateness_ms) / 1000
+    assert shown.value("hushsum_outcome_due_timestamp_seconds") == due_s
 
     fence = await shown.store.acquire_lease(PLAN.id, "test", "", 10) or 0
     await shown.store.mark_closing(PLAN.id, 1000, fence=fence)
@@ -75,6 +78,16 @@ async def test_windows_are_shown_by_state_and_the_oldest_by_its_age() -> None:
     await shown.collector.look()
     assert shown.windows() == {"open": 2, "closing": 1, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 60
+    assert shown.value("hushsum_outcome_due_timestamp_seconds") == due_s, "it had no outcome yet"
+
+
+async def test_where_an_operator_takes_the_outcomes_none_is_due() -> None:
+    shown = Shown(PLAN, manual=True)
+    await shown.store.register(PLAN, 1, 1000)
+    await shown.store.open_windows(PLAN.id, 1000, 1002)
+    await shown.collector.look()
+    assert shown.windows()["open"] == 3
+    assert math.isnan(shown.value("hushsum_outcome_due_timestamp_seconds"))
 
 
 @asynccontextmanager
