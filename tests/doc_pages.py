@@ -1,0 +1,203 @@
+"""Pages of docs/ run as they stand: their blocks of `python` and `console` in their order, against what they show."""
+
+import os
+import re
+import shlex
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from build_tools.docs_site.tutorials import BLOCK, commands_of
+
+ROOT = Path(__file__).parents[1]
+#: How long a list of releases is asked for again until it shows what a page shows: a reader waits for a window's end.
+PATIENCE_S = 120
+SHOWN_WINDOW = "20783"
+_NUMBER = r"\b[0-9a-f]{8,}\b|-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+def shows(expected: str, out: str, *, numbers_differ: bool = False) -> bool:
+    """Whether an output has what a page shows, whatever the width of its lines and tables; … stands for anything."""
+    if numbers_differ:
+        expected, out = (re.sub(_NUMBER, "#", each) for each in (expected, out))
+    expected, out = (re.sub("─+", "─", " ".join(each.split())) for each in (expected, out))
+    parts = [re.escape(part.strip()) for part in expected.split("…")]
+    return re.search(".*".join(parts), out) is not None
+
+
+def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: float = 0) -> int:
+    """Runs the blocks of a page in a folder; the number of blocks that were run.
+
+    A comment before a block makes it a file of that name. What is shown under a command, or in the `text` after a
+    `python` block, is in its output.
+
+    Args:
+        page: Its path.
+        folder: The current directory.
+        run: Runs a command of a console block, and gives its output.
+        patience_s: How long `hushsum release list` is repeated until its output is as shown.
+    """
+    names: dict[str, Any] = {}
+    out, blocks, name = None, 0, page.name
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        kind, text = block["kind"], block["text"]
+        assert kind, f"{name}: a block without a language: {text}"
+        if block["file"]:
+            (folder / block["file"]).write_text(text, encoding="utf-8")
+        elif kind == "python":
+            printed = StringIO()
+            with redirect_stdout(printed):
+                exec(compile(text, name, "exec"), names)
+            out, blocks = printed.getvalue(), blocks + 1
+            continue
+        elif kind == "console":
+            blocks += 1
+            commands = list(commands_of(text))
+            assert commands, f"{name}: a console block without a command: {text}"
+            for command, lines in commands:
+                until = time.monotonic() + (patience_s if command.startswith("hushsum release list") else 0)
+                differs = bool(block["differs"])
+                while missing := missing_of(lines, came := run(command), numbers_differ=differs):
+                    assert time.monotonic() < until, f"{name}: {command}: {missing}\n{came}"
+                    time.sleep(0.5)
+        elif kind == "text" and out is not None:
+            assert shows(text, out), f"{name}: {text}\n{out}"
+        out = None
+    return blocks
+
+
+def missing_of(lines: list[str], came: str, *, numbers_differ: bool) -> list[str]:
+    """The lines that a page shows and an output lacks."""
+    return [line for line in lines if not shows(line, came, numbers_differ=numbers_differ)]
+
+
+_HUSHSUM = """\
+#!/bin/sh
+case "$1 $2" in
+  "serve "*) set -- "$@" --listen {address} --metrics-listen "" ;;
+  "admin tokens" | "release make" | "release show") ;;
+  "admin "*) set -- "$@" --at {address} ;;
+  "release "*) set -- "$@" --from {address} ;;
+  "send "*) set -- "$@" --to {address} ;;
+esac
+exec {python} -m hushsum_cli "$@"
+"""
+_PYTHON = """\
+#!/bin/sh
+exec {python} "$@"
+"""
+
+
+class Terminals:
+    """Two terminals of a reader: commands in a real shell, on a free port; what serves goes on in the other one.
+
+    Attributes:
+        address: Of the service: stands for the default address of every command, and for `localhost:7443` in files.
+        environment: Of every command; `export` changes it.
+        outputs: Each command that has ended, with its output.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.outputs: list[tuple[str, str]] = []
+        programs = folder / "programs"
+        programs.mkdir(parents=True)
+        for name, script in (("hushsum", _HUSHSUM), ("python", _PYTHON)):
+            file = programs / name
+            file.write_text(script.format(address=self.address, python=shlex.quote(sys.executable)), encoding="utf-8")
+            file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        self.folder = folder / "empty"
+        self.folder.mkdir()
+        self.environment = {
+            **os.environ,
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}",
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "80",
+        }
+        self._serving: subprocess.Popen[str] | None = None
+        self._window = str(int(time.time() // 86_400))
+
+    def run(self, command: str) -> str:
+        """The output of a command, errors included; of what serves, until it listens.
+
+        A command fails where its output ends with an error, and only there.
+        """
+        if command.startswith("export "):
+            self.environment |= dict(word.split("=", 1) for word in shlex.split(command)[1:])
+            return ""
+        if command.startswith("hushsum serve ") and "--check" not in command:
+            self.close()
+            return self._serve(command)
+        out = self._ended(command.replace(SHOWN_WINDOW, self._window))
+        self.outputs.append((command, out))
+        return out.replace(self._window, SHOWN_WINDOW)
+
+    def write(self, page: Path) -> Path:
+        """A copy of a page whose files name the address of the service."""
+        copy = self.folder.parent / page.name
+        text = page.read_text(encoding="utf-8").replace("localhost:7443", self.address)
+        copy.write_text(text, encoding="utf-8")
+        return copy
+
+    def _ended(self, command: str) -> str:
+        ended = subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+        errors = re.findall(r"^(?:hushsum: (?!warning)|Error: ).*", ended.stdout, re.MULTILINE)
+        assert (ended.returncode != 0) == bool(errors), f"{command}: status {ended.returncode}\n{ended.stdout}"
+        return ended.stdout
+
+    def _serve(self, command: str) -> str:
+        self._serving = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._serving.stdout is not None
+        said = ""
+        for line in self._serving.stdout:
+            said += line
+            if "listening" in line:
+                return said
+        raise AssertionError(f"{command}: {said}")
+
+    def close(self) -> None:
+        """Ends what serves, as Ctrl-C does."""
+        if self._serving is not None:
+            self._serving.terminate()
+            self._serving.communicate(timeout=60)
+            self._serving = None
+
+
+@contextmanager
+def terminals(folder: Path) -> Iterator[Terminals]:
+    """Terminals whose service is stopped at the end. They do not begin in the last three minutes of a day (UTC)."""
+    left_s = 86_400 - time.time() % 86_400
+    if left_s < 180:
+        time.sleep(left_s)
+    opened = Terminals(folder)
+    try:
+        yield opened
+    finally:
+        opened.close()
