@@ -68,7 +68,7 @@ def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: fl
                     assert time.monotonic() < until, f"{name}: {command}: {missing}\n{came}"
                     time.sleep(0.5)
         elif kind == "text" and out is not None:
-            assert shows(text, out), f"{name}: {text}\n{out}"
+            assert shows(text, out, numbers_differ=bool(block["differs"])), f"{name}: {text}\n{out}"
         out = None
     return blocks
 
