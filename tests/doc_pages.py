@@ -20,6 +20,11 @@ ROOT = Path(__file__).parents[1]
 #: How long a list of releases is asked for again until it shows what a page shows: a reader waits for a window's end.
 PATIENCE_S = 120
 SHOWN_WINDOW = "20783"
+#: What a page shows of an id that each reader has another of: the command that prints it, and where.
+_SHOWN_IDS = {
+    "50201d268163f7a140c62f8c2ba756663b58d529f4936e46c6cf0c65589296f3": ("hushsum keys check ", r"digest ([0-9a-f]{64})"),
+    "0123456789abcdef": ("hushsum admin tokens list ", r"\b([0-9a-f]{16})\b"),
+}
 _NUMBER = r"\b[0-9a-f]{8,}\b|-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
@@ -125,7 +130,7 @@ class Terminals:
             "COLUMNS": "80",
         }
         self._serving: subprocess.Popen[str] | None = None
-        self._window = str(int(time.time() // 86_400))
+        self._own = {SHOWN_WINDOW: str(int(time.time() // 86_400))}
 
     def run(self, command: str) -> str:
         """The output of a command, errors included; of what serves, until it listens.
@@ -138,11 +143,26 @@ class Terminals:
         if command.startswith("hushsum serve ") and "--check" not in command:
             self.close()
             return self._serve(command)
-        out = self._ended(command.replace(SHOWN_WINDOW, self._window))
+        for file in self.folder.glob("*.toml"):
+            text = file.read_text(encoding="utf-8")
+            if text != (own := self._with_own(text)):
+                file.write_text(own, encoding="utf-8")
+        out = self._ended(self._with_own(command))
         self.outputs.append((command, out))
-        return out.replace(self._window, SHOWN_WINDOW)
+        for shown, (prints, where) in _SHOWN_IDS.items():
+            if command.startswith(prints):
+                self._own[shown] = re.findall(where, out)[0]
+        for shown, own in self._own.items():
+            out = out.replace(own, shown)
+        return out
 
-    def write(self, page: Path) -> Path:
+    def _with_own(self, text: str) -> str:
+        """What a reader types: a page's text with the reader's own ids."""
+        for shown, own in self._own.items():
+            text = text.replace(shown, own)
+        return text
+
+    def copy_of(self, page: Path) -> Path:
         """A copy of a page whose files name the address of the service."""
         copy = self.folder.parent / page.name
         text = page.read_text(encoding="utf-8").replace("localhost:7443", self.address)
