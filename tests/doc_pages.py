@@ -14,11 +14,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from build_tools.docs_site.tutorials import BLOCK, commands_of
+from build_tools.docs_site.tutorials import BLOCK, STOP, commands_of
 
 ROOT = Path(__file__).parents[1]
 #: How long a list of releases is asked for again until it shows what a page shows: a reader waits for a window's end.
 PATIENCE_S = 120
+#: What `run` is given where a page says that the reader stops the service.
+INTERRUPT = "^C"
 SHOWN_WINDOW = "20783"
 #: What a page shows of an id that each reader has another of: the command that prints it, and where.
 _SHOWN_IDS = {
@@ -46,13 +48,18 @@ def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: fl
     Args:
         page: Its path.
         folder: The current directory.
-        run: Runs a command of a console block, and gives its output.
+        run: Runs a command of a console block, and gives its output. It gets `^C` where the page says that the reader
+            stops the service.
         patience_s: How long `hushsum release list` is repeated until its output is as shown.
     """
     names: dict[str, Any] = {}
-    out, blocks, name = None, 0, page.name
-    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+    out, blocks, name, end = None, 0, page.name, 0
+    whole = page.read_text(encoding="utf-8")
+    for block in BLOCK.finditer(whole):
         kind, text = block["kind"], block["text"]
+        if STOP in whole[end : block.start()]:
+            run(INTERRUPT)
+        end = block.end()
         assert kind, f"{name}: a block without a language: {text}"
         if block["file"]:
             (folder / block["file"]).write_text(text, encoding="utf-8")
@@ -71,7 +78,7 @@ def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: fl
                 differs = bool(block["differs"])
                 while missing := missing_of(lines, came := run(command), numbers_differ=differs):
                     assert time.monotonic() < until, f"{name}: {command}: {missing}\n{came}"
-                    time.sleep(0.5)
+                    time.sleep(2)
         elif kind == "text" and out is not None:
             assert shows(text, out, numbers_differ=bool(block["differs"])), f"{name}: {text}\n{out}"
         out = None
@@ -137,11 +144,14 @@ class Terminals:
 
         A command fails where its output ends with an error, and only there.
         """
+        if command == INTERRUPT:
+            self.close()
+            return ""
         if command.startswith("export "):
             self.environment |= dict(word.split("=", 1) for word in shlex.split(command)[1:])
             return ""
         if command.startswith("hushsum serve ") and "--check" not in command:
-            self.close()
+            assert self._serving is None, "a service runs already: the page says nowhere that it is stopped"
             return self._serve(command)
         for file in self.folder.glob("*.toml"):
             text = file.read_text(encoding="utf-8")

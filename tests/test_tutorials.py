@@ -4,20 +4,22 @@
 that notebook, too, by IPython.
 """
 
-import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from build_tools.docs_site.tutorials import AS_NOTEBOOKS, FOLDER, NOTEBOOKS, minutes, notebook_file
 from tests.doc_pages import PATIENCE_S, SHOWN_WINDOW, Terminals, run_page, terminals
 
+Rows = Sequence[Sequence[float]]
+ROOT = Path(__file__).parents[1]
 PAGES = ("nobody-trusted", "private-density", "team", "three-devices")
 
 
@@ -39,9 +41,20 @@ def answers(out: str) -> list[list[float]]:
     return [[float(number.replace(",", "")) for number in line.split()[:2]] for line in lines]
 
 
-def are_near(came: list[list[float]], true: list[float]) -> bool:
-    """Whether answers are within seven standard errors of what the data of a page has: noise has wider tails than six."""
-    return len(came) == len(true) and all(abs(value - at) < 9 * error for (value, error), at in zip(came, true, strict=True))
+def truth(folder: Path, names: Sequence[str], factor: Sequence[float], bandwidth: float, places: Rows) -> list[float]:
+    """The exact kernel sums of the records in CSV files: of exp(−d²/h²) after scaling."""
+    records = np.concatenate([np.loadtxt(folder / f"{name}.csv", delimiter=",", skiprows=1) for name in names])
+    apart = (records[:, None] - np.asarray(places)) * factor / bandwidth
+    return [float(each) for each in np.exp(-np.square(apart).sum(axis=2)).sum(axis=0)]
+
+
+def are_near(came: list[list[float]], true: Sequence[float], bias: float = 0) -> bool:
+    """Whether answers are within 12 standard errors, and the family's bias, of what the files of a page hold.
+
+    Noise of this many draws is nearly normal; one discrete Laplace draw alone passes 12 with probability 2·10⁻⁸.
+    """
+    assert len(came) == len(true)
+    return all(abs(value - at) < 12 * error + bias for (value, error), at in zip(came, true, strict=True))
 
 
 def test_every_tutorial_is_tested() -> None:
@@ -66,3 +79,115 @@ def test_a_tutorial_has_numbered_steps_and_says_what_may_go_wrong(name: str) -> 
     assert text.count("*When it goes wrong:*") >= 3
     assert "## What you have\n" in text
     assert "## Where to go next\n" in text
+
+
+def test_minutes_are_those_of_reading_and_typing() -> None:
+    prose = "word " * 200
+    assert minutes(prose) == (1.0, 0.0)
+    assert minutes(f"{prose}\n```console\n$ {'x' * 200}\n{'shown ' * 200}\n```\n") == (2.0, 1.0)
+    assert minutes(f"<!-- file: a.py -->\n```python\n{'x' * 399}\n```\n") == (0.0, 2.0)
+
+
+@pytest.mark.long
+def test_a_reader_of_the_first_tutorial_gets_the_density_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminals(tmp_path) as opened:
+        assert typed("private-density", opened, monkeypatch) == 8
+        asked = dict(opened.outputs)["hushsum query today.hush --at 30,40000 --at 55,75000 --at 90,150000"]
+        places = [[30, 40_000], [55, 75_000], [90, 150_000]]
+        true = truth(opened.folder, ["people"], [0.008333, 0.000005], 0.064, places)
+        assert are_near(answers(asked), true, bias=0.0061 * 20_000)
+        made, shown = (size_of(folder / "private-density.png") for folder in (opened.folder, FOLDER))
+        assert made == shown
+
+
+def size_of(png: Path) -> tuple[int, int]:
+    """Width and height of a picture, from its header."""
+    width, height = struct.unpack(">II", png.read_bytes()[16:24])
+    return width, height
+
+
+@pytest.mark.long
+def test_a_reader_of_the_second_tutorial_collects_from_three_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings are made up anew by each device; the least of 500 that are near their mean is far above 400."""
+    with terminals(tmp_path) as opened:
+        assert typed("three-devices", opened, monkeypatch) == 8
+        near, _, far = answers(dict(opened.outputs)["hushsum query rooms.hush --at 21,50 --at 12,70 --at 30,20"])
+    assert near[0] > 400
+    assert abs(far[0]) < 12 * far[1]
+
+
+@pytest.mark.long
+def test_a_reader_of_the_third_tutorial_gets_near_the_truth_in_both_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminals(tmp_path) as opened:
+        assert typed("nobody-trusted", opened, monkeypatch) == 13
+        places = [[21, 50], [12, 70], [30, 20]]
+        true = truth(opened.folder, ["kitchen", "bedroom", "cellar"], [0.25, 0.1], 1, places)
+        outputs = dict(opened.outputs)
+        for file, least, most in (("reports", 100, 150), ("sums", 30, 33)):
+            came = answers(outputs[f"hushsum query {file}.hush --at 21,50 --at 12,70 --at 30,20"])
+            assert are_near(came, true, bias=0.0052 * 1500), file
+            assert all(least < error < most for _, error in came), "what the table of the page states"
+
+
+@pytest.mark.long
+def test_a_team_runs_its_service_as_the_fourth_tutorial_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the end of a window, which is a minute."""
+    with terminals(tmp_path) as opened:
+        assert typed("team", opened, monkeypatch) == 20
+
+
+# ------------------------------------------------------------------------------------------------------- notebooks
+
+_IPYTHON = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        source = "".join(cell["source"])
+        shell.user_ns.pop("_exit_code", None)
+        done = shell.run_cell(source)
+        if not done.success or shell.user_ns.get("_exit_code"):
+            raise SystemExit("failed: " + source)
+"""
+
+
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_the_notebook_of_a_tutorial_is_made_of_its_page(name: str) -> None:
+    file = NOTEBOOKS / f"{name}.ipynb"
+    assert file.read_text(encoding="utf-8") == notebook_file(name), "python -m build_tools.docs_site.tutorials"
+
+
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_links_of_the_notebook_of_a_tutorial_lead_to_pages(name: str) -> None:
+    links = re.findall(r"\]\((\.[^)#]*)", (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    assert len(links) >= 3
+    assert all((NOTEBOOKS / link).is_file() for link in links), links
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_the_notebook_of_a_tutorial_runs_from_its_first_cell_to_its_last(name: str, tmp_path: Path) -> None:
+    """By IPython, which runs commands, writes files and keeps the service in the background as a notebook does."""
+    with terminals(tmp_path) as opened:
+        text = notebook_file(name).replace("localhost:7443", opened.address)
+        file = tmp_path / "notebook.ipynb"
+        file.write_text(text.replace(SHOWN_WINDOW, str(int(time.time() // 86_400))), encoding="utf-8")
+        ended = subprocess.run(
+            [sys.executable, "-c", _IPYTHON, str(file)],
+            cwd=opened.folder,
+            env={**opened.environment, "IPYTHONDIR": str(tmp_path / "ipython")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert len(answers(ended.stdout)) == 3
+        assert list(opened.folder.glob("*.hush"))

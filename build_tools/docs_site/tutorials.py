@@ -22,6 +22,8 @@ BLOCK: Final = re.compile(
     r"^(?P<indent> *)```(?P<kind>\w*)\n(?P<text>.*?)^ *```\n?",
     re.DOTALL | re.MULTILINE,
 )
+#: The sentence by which a page stops the service of the first terminal.
+STOP: Final = "Stop the service with Ctrl-C."
 _READ: Final = 200  # words a minute
 _TYPED: Final = 40 * 5  # characters a minute: words of five
 _SERVES: Final = "hushsum serve "
@@ -57,7 +59,8 @@ def minutes(text: str) -> tuple[float, float]:
 def notebook(text: str) -> dict[str, Any]:
     """The notebook of a page: its sentences, and its blocks as cells, without what they show.
 
-    A cell writes a file, runs commands, or runs Python. What serves runs in the background until the last cell.
+    A cell writes a file, runs commands, or runs Python. What serves runs in the background until the page stops it, after
+    its last block.
     """
     cells: list[dict[str, Any]] = []
 
@@ -68,7 +71,7 @@ def notebook(text: str) -> dict[str, Any]:
         lines = source.splitlines(keepends=True)
         cells.append({"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines} | code)
 
-    end, prose, serves = 0, "", False
+    end, prose = 0, ""
     for block in BLOCK.finditer(text):
         prose += text[end : block.start()]
         end = block.end()
@@ -84,13 +87,15 @@ def notebook(text: str) -> dict[str, Any]:
         else:
             commands = [command for command, _ in commands_of(block["text"])]
             if commands[0].startswith(_SERVES):
-                serves = True
                 add("code", f"%%bash --bg --proc service\nexec {commands[0]}")
             else:
                 add("code", "\n".join(f"!{command}" for command in commands))
-    add("markdown", _for_notebooks(prose + text[end:]))
-    if serves:
+    before, stop, after = (prose + text[end:]).partition(STOP)
+    add("markdown", _for_notebooks(before))
+    if stop:
+        add("markdown", "Stop the service:")
         add("code", "service.terminate()")
+    add("markdown", _for_notebooks(after))
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
