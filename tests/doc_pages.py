@@ -14,7 +14,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from build_tools.docs_site.tutorials import BLOCK, STOP, commands_of
+from tests.hushsum_cli.calling import Hushsum
 
 ROOT = Path(__file__).parents[1]
 #: How long a list of releases is asked for again until it shows what a page shows: a reader waits for a window's end.
@@ -22,10 +25,12 @@ PATIENCE_S = 120
 #: What `run` is given where a page says that the reader stops the service.
 INTERRUPT = "^C"
 SHOWN_WINDOW = "20783"
-#: What a page shows of an id that each reader has another of: the command that prints it, and where.
+_SHOWN_TOKEN = "0123456789abcdef"
+_SHOWN_DIGEST = "50201d268163f7a140c62f8c2ba756663b58d529f4936e46c6cf0c65589296f3"
+#: Of each id of a page, where each reader has another: the command that prints it, and where.
 _SHOWN_IDS = {
-    "50201d268163f7a140c62f8c2ba756663b58d529f4936e46c6cf0c65589296f3": ("hushsum keys check ", r"digest ([0-9a-f]{64})"),
-    "0123456789abcdef": ("hushsum admin tokens list ", r"\b([0-9a-f]{16})\b"),
+    _SHOWN_DIGEST: ("hushsum keys check ", r"digest ([0-9a-f]{64})"),
+    _SHOWN_TOKEN: ("hushsum admin tokens list ", r"\b([0-9a-f]{16})\b"),
 }
 _NUMBER = r"\b[0-9a-f]{8,}\b|-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 
@@ -37,6 +42,12 @@ def shows(expected: str, out: str, *, numbers_differ: bool = False) -> bool:
     expected, out = (re.sub("─+", "─", " ".join(each.split())) for each in (expected, out))
     parts = [re.escape(part.strip()) for part in expected.split("…")]
     return re.search(".*".join(parts), out) is not None
+
+
+def answers(out: str) -> list[list[float]]:
+    """Value and standard error at each place of an output of `hushsum query`."""
+    lines = re.findall(r"^ *\d+, \d+ (.*)$", out, re.MULTILINE)
+    return [[float(number.replace(",", "")) for number in line.split()[:2]] for line in lines]
 
 
 def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: float = 0) -> int:
@@ -88,6 +99,47 @@ def run_page(page: Path, folder: Path, run: Callable[[str], str], patience_s: fl
 def missing_of(lines: list[str], came: str, *, numbers_differ: bool) -> list[str]:
     """The lines that a page shows and an output lacks."""
     return [line for line in lines if not shows(line, came, numbers_differ=numbers_differ)]
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """What runs commands without a shell and gives their output: `hushsum` in this process, others as processes.
+
+    `*` stands for files, `>>` appends, and the id that pages show is the first that was listed.
+    """
+    own = _SHOWN_TOKEN
+
+    def run(command: str) -> str:
+        nonlocal own
+        command, _, target = command.replace(_SHOWN_TOKEN, own).partition(" >> ")
+        program, *rest = shlex.split(command)
+        words: list[str] = []
+        for word in rest:
+            words += sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
+        if program != "hushsum":
+            return process(program, words)
+        ended = Hushsum(monkeypatch, capsys)(*words)
+        assert ended.status == 0, ended.err
+        if target:
+            with Path(target).open("a", encoding="utf-8") as file:
+                file.write(ended.out)
+        if command.startswith("hushsum admin tokens list"):
+            own = re.findall(r"\b[0-9a-f]{16}\b", ended.out)[0]
+        return ended.out.replace(own, _SHOWN_TOKEN)
+
+    def process(program: str, words: list[str]) -> str:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+        ended = subprocess.run(
+            [sys.executable if program == "python" else program, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
 
 
 _HUSHSUM = """\

@@ -1,41 +1,30 @@
 """What the README and the examples show is run as it stands."""
 
 import asyncio
-import os
 import re
 import runpy
 import shlex
 import shutil
-import socket
-import subprocess
-import sys
 import textwrap
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-import hushsum as hs
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient, NotCountedWarning, Policy
 from edge_client.testing import MemoryService
 from hushsum import Plan
-from hushsum.entropy import OsEntropy
-from hushsum.releases import draw
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
 from hushsum_cli.advise import advise
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.console import Console
-from tests.doc_pages import run_page
+from tests.doc_pages import in_process, run_page
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
 from tests.services import config_of
@@ -265,43 +254,9 @@ def test_a_how_to_page_runs_as_it_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown_id = "0123456789abcdef"
-
-    def process(program: str, words: list[str]) -> str:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-        ended = subprocess.run(
-            [sys.executable if program == "python" else program, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
-    def run(command: str) -> str:
-        """The output of a command, as in a shell: `*` stands for files, `>>` appends, and an id is the first listed."""
-        nonlocal shown_id
-        command, _, target = command.replace("0123456789abcdef", shown_id).partition(" >> ")
-        program, *rest = shlex.split(command)
-        words: list[str] = []
-        for word in rest:
-            words += sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
-        if program != "hushsum":
-            return process(program, words)
-        ended = Hushsum(monkeypatch, capsys)(*words)
-        assert ended.status == 0, ended.err
-        if target:
-            with Path(target).open("a", encoding="utf-8") as file:
-                file.write(ended.out)
-        if command.startswith("hushsum admin tokens list"):
-            shown_id = re.findall(r"\b[0-9a-f]{16}\b", ended.out)[0]
-        return ended.out.replace(shown_id, "0123456789abcdef")
-
     if name == "backups.md":
         asyncio.run(leave_data(tmp_path))
-    assert run_page(HOW_TO / name, tmp_path, run) >= 2
+    assert run_page(HOW_TO / name, tmp_path, in_process(monkeypatch, capsys)) >= 2
 
 
 def test_a_page_that_shows_another_output_is_found(tmp_path: Path) -> None:

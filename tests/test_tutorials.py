@@ -1,12 +1,11 @@
-"""The tutorials, typed as a reader types them: every block of each page runs from an empty folder, in real processes.
+"""The tutorials, typed as a reader types them: every block of each page runs from an empty folder.
 
-``pytest tests/test_tutorials.py -s`` prints the minutes that each takes. Tutorials of which a notebook is made run as
-that notebook, too, by IPython.
+``pytest tests/test_tutorials.py -s`` prints the minutes that each takes. tests/test_notebooks.py runs two as notebooks.
 """
 
+import asyncio
 import re
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,11 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from build_tools.docs_site.tutorials import AS_NOTEBOOKS, FOLDER, NOTEBOOKS, minutes, notebook_file
-from tests.doc_pages import PATIENCE_S, SHOWN_WINDOW, Terminals, run_page, terminals
+from aggregator.app import running
+from aggregator.runtime import SystemRuntime
+from build_tools.docs_site.tutorials import BLOCK, FOLDER, minutes
+from hushsum import Plan
+from tests.doc_pages import PATIENCE_S, Terminals, answers, in_process, run_page, terminals
+from tests.services import config_of
 
 Rows = Sequence[Sequence[float]]
-ROOT = Path(__file__).parents[1]
 PAGES = ("nobody-trusted", "private-density", "team", "three-devices")
 
 
@@ -31,14 +33,10 @@ def typed(name: str, opened: Terminals, monkeypatch: pytest.MonkeyPatch) -> int:
     blocks = run_page(page, opened.folder, opened.run, PATIENCE_S)
     ran = (time.monotonic() - start) / 60
     read, type_ = minutes(page.read_text(encoding="utf-8"))
-    print(f"{name}: {read:.1f} min to read + {type_:.1f} to type + {ran:.1f} to run = {read + type_ + ran:.1f}")
+    sys.stdout.write(
+        f"{name}: {read:.1f} min to read + {type_:.1f} to type + {ran:.1f} to run = {read + type_ + ran:.1f}\n"
+    )
     return blocks
-
-
-def answers(out: str) -> list[list[float]]:
-    """Value and standard error at each place of an output of `hushsum query`."""
-    lines = re.findall(r"^ *\d+, \d+ (.*)$", out, re.MULTILINE)
-    return [[float(number.replace(",", "")) for number in line.split()[:2]] for line in lines]
 
 
 def truth(folder: Path, names: Sequence[str], factor: Sequence[float], bandwidth: float, places: Rows) -> list[float]:
@@ -88,24 +86,43 @@ def test_minutes_are_those_of_reading_and_typing() -> None:
     assert minutes(f"<!-- file: a.py -->\n```python\n{'x' * 399}\n```\n") == (0.0, 2.0)
 
 
-@pytest.mark.long
 def test_a_reader_of_the_first_tutorial_gets_the_density_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with terminals(tmp_path) as opened:
-        assert typed("private-density", opened, monkeypatch) == 8
-        asked = dict(opened.outputs)["hushsum query today.hush --at 30,40000 --at 55,75000 --at 90,150000"]
-        places = [[30, 40_000], [55, 75_000], [90, 150_000]]
-        true = truth(opened.folder, ["people"], [0.008333, 0.000005], 0.064, places)
-        assert are_near(answers(asked), true, bias=0.0061 * 20_000)
-        made, shown = (size_of(folder / "private-density.png") for folder in (opened.folder, FOLDER))
-        assert made == shown
+    """In this process, which takes 6 seconds; as a notebook it runs in processes."""
+    monkeypatch.chdir(tmp_path)
+    outputs: dict[str, str] = {}
+    run = in_process(monkeypatch, capsys)
+
+    def kept(command: str) -> str:
+        return outputs.setdefault(command, run(command))
+
+    assert run_page(FOLDER / "private-density.md", tmp_path, kept) == 8
+    places = [[30, 40_000], [55, 75_000], [90, 150_000]]
+    true = truth(tmp_path, ["people"], [0.008333, 0.000005], 0.064, places)
+    asked = outputs["hushsum query today.hush --at 30,40000 --at 55,75000 --at 90,150000"]
+    assert are_near(answers(asked), true, bias=0.0061 * 20_000)
+    made, shown = (size_of(folder / "private-density.png") for folder in (tmp_path, FOLDER))
+    assert made == shown
 
 
 def size_of(png: Path) -> tuple[int, int]:
     """Width and height of a picture, from its header."""
     width, height = struct.unpack(">II", png.read_bytes()[16:24])
     return width, height
+
+
+async def test_the_device_of_the_second_tutorial_contributes_to_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (FOLDER / "three-devices.md").read_text(encoding="utf-8")
+    files = {block["file"]: block["text"] for block in BLOCK.finditer(page) if block["file"]}
+    monkeypatch.chdir(tmp_path)
+    async with running(config_of(tmp_path, Plan.from_toml(files["rooms.toml"])), SystemRuntime()) as service:
+        monkeypatch.setattr(sys, "argv", ["device.py", "kitchen", "21", "50"])
+        code = files["device.py"].replace("localhost:7443", service.grpc)
+        await asyncio.to_thread(exec, compile(code, "device.py", "exec"), {})
+    assert "kitchen added 500 readings; 1 delta acknowledged\n" in capsys.readouterr().out
 
 
 @pytest.mark.long
@@ -140,54 +157,3 @@ def test_a_team_runs_its_service_as_the_fourth_tutorial_says(tmp_path: Path, mon
     """It waits for the end of a window, which is a minute."""
     with terminals(tmp_path) as opened:
         assert typed("team", opened, monkeypatch) == 20
-
-
-# ------------------------------------------------------------------------------------------------------- notebooks
-
-_IPYTHON = """
-import json, sys
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
-    if cell["cell_type"] == "code":
-        source = "".join(cell["source"])
-        shell.user_ns.pop("_exit_code", None)
-        done = shell.run_cell(source)
-        if not done.success or shell.user_ns.get("_exit_code"):
-            raise SystemExit("failed: " + source)
-"""
-
-
-@pytest.mark.parametrize("name", AS_NOTEBOOKS)
-def test_the_notebook_of_a_tutorial_is_made_of_its_page(name: str) -> None:
-    file = NOTEBOOKS / f"{name}.ipynb"
-    assert file.read_text(encoding="utf-8") == notebook_file(name), "python -m build_tools.docs_site.tutorials"
-
-
-@pytest.mark.parametrize("name", AS_NOTEBOOKS)
-def test_links_of_the_notebook_of_a_tutorial_lead_to_pages(name: str) -> None:
-    links = re.findall(r"\]\((\.[^)#]*)", (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
-    assert len(links) >= 3
-    assert all((NOTEBOOKS / link).is_file() for link in links), links
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", AS_NOTEBOOKS)
-def test_the_notebook_of_a_tutorial_runs_from_its_first_cell_to_its_last(name: str, tmp_path: Path) -> None:
-    """By IPython, which runs commands, writes files and keeps the service in the background as a notebook does."""
-    with terminals(tmp_path) as opened:
-        text = notebook_file(name).replace("localhost:7443", opened.address)
-        file = tmp_path / "notebook.ipynb"
-        file.write_text(text.replace(SHOWN_WINDOW, str(int(time.time() // 86_400))), encoding="utf-8")
-        ended = subprocess.run(
-            [sys.executable, "-c", _IPYTHON, str(file)],
-            cwd=opened.folder,
-            env={**opened.environment, "IPYTHONDIR": str(tmp_path / "ipython")},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert len(answers(ended.stdout)) == 3
-        assert list(opened.folder.glob("*.hush"))

@@ -59,8 +59,8 @@ def minutes(text: str) -> tuple[float, float]:
 def notebook(text: str) -> dict[str, Any]:
     """The notebook of a page: its sentences, and its blocks as cells, without what they show.
 
-    A cell writes a file, runs commands, or runs Python. What serves runs in the background until the page stops it, after
-    its last block.
+    A cell writes a file, runs commands, or runs Python. What serves runs in the background until the page stops it,
+    which is after its last block.
     """
     cells: list[dict[str, Any]] = []
 
