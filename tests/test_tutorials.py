@@ -142,7 +142,7 @@ def test_a_reader_of_the_third_tutorial_gets_near_the_truth_in_both_modes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with terminals(tmp_path) as opened:
-        assert typed("nobody-trusted", opened, monkeypatch) == 13
+        assert typed("nobody-trusted", opened, monkeypatch) == 12
         places = [[21, 50], [12, 70], [30, 20]]
         true = truth(opened.folder, ["kitchen", "bedroom", "cellar"], [0.25, 0.1], 1, places)
         outputs = dict(opened.outputs)
@@ -156,4 +156,4 @@ def test_a_reader_of_the_third_tutorial_gets_near_the_truth_in_both_modes(
 def test_a_team_runs_its_service_as_the_fourth_tutorial_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the end of a window, which is a minute."""
     with terminals(tmp_path) as opened:
-        assert typed("team", opened, monkeypatch) == 20
+        assert typed("team", opened, monkeypatch) == 21
