@@ -30,8 +30,8 @@ _SERVES: Final = "hushsum serve "
 
 
 def commands_of(block: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a console block, with the lines that are shown under it."""
-    for part in re.split(r"^ *\$ ", block, flags=re.MULTILINE)[1:]:
+    """Each command of a console block, as one line, with the lines that are shown under it."""
+    for part in re.split(r"^ *\$ ", re.sub(r" \\\n *", " ", block), flags=re.MULTILINE)[1:]:
         command, *lines = part.splitlines()
         yield command, [line.strip() for line in lines if line.strip()]
 
