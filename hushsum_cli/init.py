@@ -107,8 +107,7 @@ def init(  # noqa: PLR0913  one argument an option
     answers.others = [column for column in (label_column, client_column) if column is not None]
     answers.public = public
     answers.classes = _listed(classes)
-    if total_epsilon is not None and (question != "classes" or (answers.classes and label_column is not None)):
-        answers.ask_nothing_if_columns_are_given()
+    answers.ask_nothing_if_all_is_given(total_epsilon, question)
     answers.read_names()
     question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
     if question == "classes" and data is not None:
@@ -203,15 +202,16 @@ class _Answers:
             return f"the values of {self.data.name}, which --public declares public: {', '.join(self.taken)}"
         return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
 
-    def ask_nothing_if_columns_are_given(self) -> None:
-        """Takes defaults for all that is missing if every column has its bounds, or is used for something else.
+    def ask_nothing_if_all_is_given(self, total_epsilon: Any, question: str | None) -> None:
+        """Takes defaults for what is missing if the total is given, and bounds, or another use, of every column.
 
         Raises:
             RecordError: The names of the file's columns cannot be read, or look like values.
         """
         from hushsum.tables import column_names
 
-        if self.asks and self.bounds:
+        lacks_labels = question == "classes" and not self.classes
+        if self.asks and self.bounds and total_epsilon is not None and not lacks_labels:
             given = {*self.columns, *self.others, *self.bounds}
             names = self.columns if self.data is None else column_names(self.data, given=given)
             self.asks = not {*self.others, *self.bounds}.issuperset(names)

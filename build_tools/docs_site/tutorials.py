@@ -67,7 +67,7 @@ def notebook(text: str) -> dict[str, Any]:
     def add(kind: str, source: str) -> None:
         if not (source := source.strip("\n")):
             return
-        code = {"execution_count": None, "outputs": []} if kind == "code" else {}
+        code: dict[str, Any] = {"execution_count": None, "outputs": []} if kind == "code" else {}
         lines = source.splitlines(keepends=True)
         cells.append({"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines} | code)
 
