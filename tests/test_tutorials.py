@@ -16,7 +16,7 @@ import pytest
 
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
-from build_tools.docs_site.tutorials import BLOCK, FOLDER, minutes
+from build_tools.docs_site.tutorials import BLOCK, FOLDER, commands_of, minutes
 from hushsum import Plan
 from tests.doc_pages import PATIENCE_S, Terminals, answers, in_process, run_page, terminals
 from tests.services import config_of
@@ -77,6 +77,15 @@ def test_a_tutorial_has_numbered_steps_and_says_what_may_go_wrong(name: str) -> 
     assert text.count("*When it goes wrong:*") >= 3
     assert "## What you have\n" in text
     assert "## Where to go next\n" in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_list_of_releases_is_awaited_by_a_release_and_not_by_their_number(name: str) -> None:
+    """Numbers may differ there, also that of releases."""
+    for block in BLOCK.finditer((FOLDER / f"{name}.md").read_text(encoding="utf-8")):
+        if block["kind"] == "console":
+            for command, lines in commands_of(block["text"]):
+                assert not command.startswith("hushsum release list") or any(" released " in line for line in lines)
 
 
 def test_minutes_are_those_of_reading_and_typing() -> None:
