@@ -95,9 +95,9 @@ def init(  # noqa: PLR0913  one argument an option
 ) -> None:
     """Propose a plan file: family, kernel, bandwidth, rows and buckets, with comments; print its expected error.
 
-    On a terminal, asks for values that are not given as options. Of DATA, a CSV or Parquet file, only the column names
-    are read, unless --public says that its values are public: bounds taken from private data would reveal single
-    values of it.
+    On a terminal, asks for values that are not given as options, unless --total-epsilon and the --bounds of all columns
+    are given. Of DATA, a CSV or Parquet file, only the column names are read, unless --public says that its values are
+    public: bounds taken from private data would reveal single values of it.
     """
     from hushsum.proposal import propose
 
@@ -106,6 +106,8 @@ def init(  # noqa: PLR0913  one argument an option
     answers = _Answers(data, dict(map(_bound, bounds)), _listed(columns), asks=sys.stdin.isatty() and not as_json)
     answers.others = [column for column in (label_column, client_column) if column is not None]
     answers.public = public
+    answers.classes = _listed(classes)
+    answers.ask_nothing_if_all_is_given(total_epsilon, question)
     answers.read_names()
     question = answers.ask("Question", question, default="density", kind=click.Choice(_QUESTIONS))
     if question == "classes" and data is not None:
@@ -119,7 +121,6 @@ def init(  # noqa: PLR0913  one argument an option
     if records_per_client and data is not None:
         client_column = answers.ask("Column of client ids", client_column)
     answers.others = [column for column in (label_column, client_column) if column is not None]
-    answers.classes = _listed(classes)
     if public:
         answers.take_public(label_column, counts=records is None)
     answers.complete()
@@ -200,6 +201,20 @@ class _Answers:
         if self.taken:
             return f"the values of {self.data.name}, which --public declares public: {', '.join(self.taken)}"
         return f"the header of {self.data.name} only, no value: {', '.join(self.names or ())}"
+
+    def ask_nothing_if_all_is_given(self, total_epsilon: Any, question: str | None) -> None:
+        """Takes defaults for what is missing if the total is given, and bounds, or another use, of every column.
+
+        Raises:
+            RecordError: The names of the file's columns cannot be read, or look like values.
+        """
+        from hushsum.tables import column_names
+
+        lacks_labels = question == "classes" and not self.classes
+        if self.asks and self.bounds and total_epsilon is not None and not lacks_labels:
+            given = {*self.columns, *self.others, *self.bounds}
+            names = self.columns if self.data is None else column_names(self.data, given=given)
+            self.asks = not {*self.others, *self.bounds}.issuperset(names)
 
     def read_names(self) -> None:
         """Reads the names of the file's columns, and has them confirmed on a terminal.

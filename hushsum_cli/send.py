@@ -164,7 +164,8 @@ def _summary(sent: "Counts") -> str:
     refused = f", {sent.records_refused:,} beyond this client's bound refused" if sent.records_refused else ""
     records = f"{sent.records:,} record{'' if sent.records == 1 else 's'}{dropped}{refused}"
     if sent.submissions_spent or sent.submissions_counted or sent.submissions_lost:
-        return f"{records}: {sent.submissions_counted} windows counted, {sent.submissions_lost} not"
+        windows = f"{sent.submissions_counted} window{'' if sent.submissions_counted == 1 else 's'}"
+        return f"{records}: {windows} counted, {sent.submissions_lost} not"
     if sent.records_absent:
         return f"{records}: {sent.records_absent:,} of a window in which this client does not participate"
     answers = _answers(sent)

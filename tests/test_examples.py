@@ -1,46 +1,35 @@
 """What the README and the examples show is run as it stands."""
 
 import asyncio
-import os
 import re
 import runpy
 import shlex
 import shutil
-import socket
-import subprocess
-import sys
 import textwrap
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-import hushsum as hs
 from aggregator.app import running
 from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient, NotCountedWarning, Policy
 from edge_client.testing import MemoryService
 from hushsum import Plan
-from hushsum.entropy import OsEntropy
-from hushsum.releases import draw
 from hushsum.signed_plan import SignedPlan
 from hushsum.signing import SigningKey
 from hushsum_cli.advise import advise
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.console import Console
+from tests.doc_pages import in_process, run_page
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
 from tests.services import config_of
 
 ROOT = Path(__file__).parents[1]
-FIRST_RELEASE = (ROOT / "docs" / "first-release.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 EXAMPLE_PLAN = Plan.from_toml(ROOT / "examples" / "plan.toml")
@@ -161,48 +150,6 @@ async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.Cap
     assert "1000" in capsys.readouterr().out
 
 
-def people(path: Path) -> None:
-    """The file of docs/first-release.md."""
-    rng = np.random.default_rng(0)
-    rows = zip(rng.integers(20, 90, 2000), rng.integers(10_000, 90_000, 2000), strict=True)
-    path.write_text("\n".join(["age,income", *(f"{age},{income}" for age, income in rows)]))
-
-
-def test_the_commands_from_a_file_to_a_release_run_as_they_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    people(tmp_path / "people.csv")
-    commands = [line for line in FIRST_RELEASE.splitlines() if line.startswith("hushsum ")]
-    assert len(commands) == 4
-    out = ""
-    for command in commands:
-        ended = Hushsum(monkeypatch, capsys)(*shlex.split(command, comments=True)[1:])
-        assert ended.status == 0, ended.err
-        out = ended.out
-    assert "kernel sum" in out
-
-
-def test_the_call_from_a_frame_to_a_release_runs_as_it_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    people(tmp_path / "people.csv")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", FIRST_RELEASE, re.DOTALL))
-    bounds = {"age": (0, 120), "income": (0, 200_000)}
-    hs.Release.from_data("people.csv", bounds=bounds, epsilon=1.0).save("yesterday.hush")
-    plan, names = hs.load("yesterday.hush").plan, {"hs": hs, "pd": pd, "df": pd.read_csv("people.csv")}
-    for window in range(5, 8):
-        sketch = hs.Sketch(plan).add("people.csv")
-        made = draw(sketch, kind="tumbling", window=window, entropy=OsEntropy(), accounted=True)
-        made.save(f"{window}.hush")
-    names |= {"paths": [f"{window}.hush" for window in range(5, 8)], "monday": 5, "next_monday": 7}
-    exec(compile(code, "first-release.md", "exec"), names)
-    assert "hermite, kernel gaussian" in capsys.readouterr().out
-    with hs.Ledger("ledger.db") as ledger:
-        assert float(ledger.spent.epsilon) == 2.0, "of the release and of the fit"
-
-
 DEVICES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -285,59 +232,10 @@ async def test_the_loop_of_the_page_for_devices_follows_its_service_to_a_new_pla
 
 
 # ------------------------------------------------------------------------------------------- the pages of docs/
-# Blocks of `python` and `console` are run in their order. A comment before a block makes it a file of that name. What
-# is shown under a command, or in the `text` after a `python` block, is in its output: … stands for anything.
 
-DOCS = ROOT / "docs"
+HOW_TO = ROOT / "docs" / "how-to"
+EXPLANATION = ROOT / "docs" / "explanation"
 WITHOUT_COMMANDS = {"dashboard.md"}  # it is read beside a screen
-BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)```", re.DOTALL)
-
-
-def shows(expected: str, out: str) -> bool:
-    """Whether an output has what a page shows, whatever the width of its lines and tables."""
-    parts = [re.escape(" ".join(part.split())) for part in expected.split("…")]
-    return re.search(".*".join(parts), " ".join(out.split())) is not None
-
-
-def commands_of(block: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of a console block, with the lines that are shown under it."""
-    for part in re.split(r"^\$ ", textwrap.dedent(block), flags=re.MULTILINE)[1:]:
-        command, *lines = part.splitlines()
-        yield command, [line for line in lines if line.strip()]
-
-
-def run_page(name: str, folder: Path, run: Callable[[str], str]) -> int:
-    """Runs the blocks of a page in a folder; the number of blocks that were run.
-
-    Args:
-        name: Its path within docs/.
-        folder: The current directory.
-        run: Runs a command of a console block, and gives its output.
-    """
-    names: dict[str, Any] = {}
-    out, blocks = None, 0
-    for block in BLOCK.finditer((DOCS / name).read_text(encoding="utf-8")):
-        kind, text = block["kind"], block["text"]
-        assert kind, f"{name}: a block without a language: {text}"
-        if block["file"]:
-            (folder / block["file"]).write_text(text, encoding="utf-8")
-        elif kind == "python":
-            printed = StringIO()
-            with redirect_stdout(printed):
-                exec(compile(text, name, "exec"), names)
-            out, blocks = printed.getvalue(), blocks + 1
-            continue
-        elif kind == "console":
-            blocks += 1
-            commands = list(commands_of(text))
-            assert commands, f"{name}: a console block without a command: {text}"
-            for command, lines in commands:
-                came = run(command)
-                assert all(shows(line, came) for line in lines), f"{name}: {command}: {lines}\n{came}"
-        elif kind == "text" and out is not None:
-            assert shows(text, out), f"{name}: {text}\n{out}"
-        out = None
-    return blocks
 
 
 async def leave_data(folder: Path) -> None:
@@ -353,48 +251,15 @@ async def leave_data(folder: Path) -> None:
             await console.release(window)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (DOCS / "how-to").glob("*.md")))
+@pytest.mark.parametrize("name", sorted(path.name for path in HOW_TO.glob("*.md")))
 def test_a_how_to_page_runs_as_it_is_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown_id = "0123456789abcdef"
-
-    def process(program: str, words: list[str]) -> str:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-        ended = subprocess.run(
-            [sys.executable if program == "python" else program, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
-    def run(command: str) -> str:
-        """The output of a command, as in a shell: `*` stands for files, `>>` appends, and an id is the first listed."""
-        nonlocal shown_id
-        command, _, target = command.replace("0123456789abcdef", shown_id).partition(" >> ")
-        program, *rest = shlex.split(command)
-        words: list[str] = []
-        for word in rest:
-            words += sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
-        if program != "hushsum":
-            return process(program, words)
-        ended = Hushsum(monkeypatch, capsys)(*words)
-        assert ended.status == 0, ended.err
-        if target:
-            with Path(target).open("a", encoding="utf-8") as file:
-                file.write(ended.out)
-        if command.startswith("hushsum admin tokens list"):
-            shown_id = re.findall(r"\b[0-9a-f]{16}\b", ended.out)[0]
-        return ended.out.replace(shown_id, "0123456789abcdef")
-
     if name == "backups.md":
         asyncio.run(leave_data(tmp_path))
-    assert run_page(f"how-to/{name}", tmp_path, run) >= (0 if name in WITHOUT_COMMANDS else 2)
+    blocks = run_page(HOW_TO / name, tmp_path, in_process(monkeypatch, capsys))
+    assert blocks >= (0 if name in WITHOUT_COMMANDS else 2)
 
 
 def refuse(command: str) -> str:
@@ -402,128 +267,28 @@ def refuse(command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.name for path in (DOCS / "explanation").glob("*.md") if "```python" in path.read_text("utf-8"))
+    "name", sorted(path.name for path in EXPLANATION.glob("*.md") if "```python" in path.read_text("utf-8"))
 )
 def test_an_explanation_runs_as_it_is_shown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_page(f"explanation/{name}", tmp_path, refuse) >= 1
+    assert run_page(EXPLANATION / name, tmp_path, refuse) >= 1
 
 
-def test_a_page_that_shows_another_output_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "DOCS", tmp_path)
-    for shown, is_right in (("2 3", True), ("2 …", True), ("2 4", False)):
-        page = f"```python\nprint(1 + 1, 3)\n```\n\n```text\n{shown}\n```\n"
-        (tmp_path / "a.md").write_text(page, encoding="utf-8")
+def test_a_page_that_shows_another_output_is_found(tmp_path: Path) -> None:
+    for shown, differs, is_right in (
+        ("2 3", False, True),
+        ("2 …", False, True),
+        ("2 4", False, False),
+        ("5 −7", True, False),
+        ("-5 1,000.5", True, True),
+        ("5", True, True),
+        ("5 of 6", True, False),
+    ):
+        mark = "<!-- numbers differ -->\n" if differs else ""
+        page = tmp_path / "a.md"
+        page.write_text(f"```python\nprint(1 + 1, 3)\n```\n\n{mark}```text\n{shown}\n```\n", encoding="utf-8")
         if is_right:
-            assert run_page("a.md", tmp_path, str) == 1
+            assert run_page(page, tmp_path, str) == 1
         else:
             with pytest.raises(AssertionError, match=shown):
-                run_page("a.md", tmp_path, str)
-
-
-def files_of(name: str) -> dict[str, str]:
-    """The files that a page lets its reader write."""
-    found = BLOCK.finditer((DOCS / name).read_text(encoding="utf-8"))
-    return {block["file"]: block["text"] for block in found if block["file"]}
-
-
-async def test_the_device_of_the_tutorial_contributes_to_its_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = files_of("tutorials/three-devices.md")
-    monkeypatch.chdir(tmp_path)
-    async with running(config_of(tmp_path, Plan.from_toml(files["rooms.toml"])), SystemRuntime()) as service:
-        monkeypatch.setattr(sys, "argv", ["device.py", "kitchen", "21", "50"])
-        code = files["device.py"].replace("localhost:7443", service.grpc)
-        await asyncio.to_thread(exec, compile(code, "device.py", "exec"), {})
-    assert "kitchen added 500 readings; 1 delta acknowledged\n" in capsys.readouterr().out
-
-
-class Terminals:
-    """Two terminals of a reader: commands as real processes, on a free port; what serves goes on in the other one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "PYTHONUNBUFFERED": "1"}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._serving: subprocess.Popen[str] | None = None
-        self._window = ""
-
-    def run(self, command: str) -> str:
-        """The output of a command; of what serves, until it listens."""
-        words = shlex.split(command.replace("20783", self._window or "20783"))
-        program = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "hushsum_cli"]
-        if words[:2] == ["hushsum", "serve"]:
-            listen = ["--listen", self.address, "--metrics-listen", ""]
-            return self._serve([*program, *words[1:], *listen])
-        option = {"admin": "--at", "release": "--from"}.get(words[1])
-        where = [option, self.address] if option else []
-        out = self._ended([*program, *words[1:], *where])
-        while "0 published" in out:  # a reader who types is slower than a release
-            time.sleep(0.5)
-            out = self._ended([*program, *words[1:], *where])
-        if words[1:3] == ["admin", "windows"]:
-            self._window = re.findall(r"\d+", out)[0]
-        return out.replace(self._window, "20783") if self._window else out
-
-    def _ended(self, words: list[str]) -> str:
-        ended = subprocess.run(
-            words, cwd=self._folder, env=self._environment, capture_output=True, text=True, check=False, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    def _serve(self, words: list[str]) -> str:
-        self._serving = subprocess.Popen(
-            words, cwd=self._folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self._serving.stdout is not None
-        said = ""
-        for line in self._serving.stdout:
-            said += line
-            if "listening" in line:
-                break
-        return said
-
-    def close(self) -> None:
-        """Ends what serves, as Ctrl-C does."""
-        if self._serving is not None:
-            self._serving.terminate()
-            self._serving.communicate(timeout=60)
-
-
-@contextmanager
-def terminals(folder: Path) -> Iterator[Terminals]:
-    opened = Terminals(folder)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@pytest.mark.long
-def test_the_tutorial_of_three_devices_runs_as_a_reader_types_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its device connects to the address of the test, all else is as on the page; the values are near the truth."""
-    name, answers = "tutorials/three-devices.md", ""
-    text = (DOCS / name).read_text(encoding="utf-8")
-    monkeypatch.setattr(sys.modules[__name__], "DOCS", tmp_path / "docs")
-    with terminals(tmp_path) as opened:
-
-        def run(command: str) -> str:
-            nonlocal answers
-            out = opened.run(command)
-            if command.startswith("hushsum query"):
-                answers = out
-            return out
-
-        (tmp_path / "docs" / "tutorials").mkdir(parents=True)
-        here = text.replace("localhost:7443", opened.address)
-        (tmp_path / "docs" / name).write_text(here, encoding="utf-8")
-        assert run_page(name, tmp_path, run) == 8
-    near, _, far = [numbers(line)[2:4] for line in answers.splitlines() if re.match(r" *\d+, \d+ ", line)]
-    assert near[0] > 400
-    assert abs(far[0]) < 6 * far[1]
+                run_page(page, tmp_path, str)

@@ -3,7 +3,10 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import hushsum as hs
+from build_tools.docs_site.tutorials import AS_NOTEBOOKS, notebook_file
+from tests.doc_pages import SHOWN_WINDOW, answers, terminals
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "notebooks"
@@ -70,11 +75,11 @@ def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_every_notebook_is_tested() -> None:
-    assert sorted(file.stem for file in FOLDER.iterdir()) == sorted(NAMES)
+    assert sorted(file.stem for file in FOLDER.iterdir()) == sorted(NAMES + AS_NOTEBOOKS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_valid_short_and_without_outputs(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES + AS_NOTEBOOKS)
+def test_a_notebook_is_valid_and_without_outputs(name: str) -> None:
     """By the schema of nbformat 4.5, as far as these cells need it."""
     notebook = read(name)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
@@ -93,13 +98,18 @@ def test_a_notebook_is_valid_short_and_without_outputs(name: str) -> None:
         assert cell["cell_type"] == "markdown" or (cell["execution_count"] is None and cell["outputs"] == [])
         assert all(line.endswith("\n") for line in cell["source"][:-1])
     text = ["".join(cell["source"]) for cell in cells]
+    assert text[0].startswith("# ")
+    assert sum(line.startswith("# ") for line in "\n".join(text).split("\n")) == 1
+    assert not re.search(r"(?m)(^|[\"'\s(])(/[a-z]+/|~/|[A-Z]:\\)", "\n".join(text)), "no path of a machine"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_short_and_ends_with_what_was_spent(name: str) -> None:
+    text = ["".join(cell["source"]) for cell in read(name)["cells"]]
     lines = [line for each in text for line in each.split("\n")]
     assert len(lines) < 100
     assert max(map(len, lines)) <= _LINE
-    assert text[0].startswith("# ")
-    assert sum(line.startswith("# ") for line in "\n".join(text).split("\n")) == 1
-    assert "statement()" in text[-1], "it ends with what was spent"
-    assert not re.search(r"(?m)(^|[\"'\s(])(/[a-z]+/|~/|[A-Z]:\\)", "\n".join(text)), "no path of a machine"
+    assert "statement()" in text[-1]
 
 
 def spent(run: Run) -> float:
@@ -191,3 +201,54 @@ def test_synthetic_records_keep_relations_and_lose_detail_with_more_columns() ->
     assert apart[0] + 0.05 < apart[1] < apart[2] - 0.05
     assert len(run.pictures) == 1
     assert spent(run) == 3.0
+
+
+# ------------------------------------------------------------------------------------------------------- tutorials
+
+_IPYTHON = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        source = "".join(cell["source"])
+        shell.user_ns.pop("_exit_code", None)
+        done = shell.run_cell(source)
+        if not done.success or shell.user_ns.get("_exit_code"):
+            raise SystemExit("failed: " + source)
+"""
+
+
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_the_notebook_of_a_tutorial_is_made_of_its_page(name: str) -> None:
+    file = FOLDER / f"{name}.ipynb"
+    assert file.read_text(encoding="utf-8") == notebook_file(name), "python -m build_tools.docs_site.tutorials"
+
+
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_links_of_the_notebook_of_a_tutorial_lead_to_pages(name: str) -> None:
+    links = re.findall(r"\]\((\.[^)#]*)", (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+    assert len(links) >= 3
+    assert all((FOLDER / link).is_file() for link in links), links
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", AS_NOTEBOOKS)
+def test_the_notebook_of_a_tutorial_runs_from_its_first_cell_to_its_last(name: str, tmp_path: Path) -> None:
+    """By IPython, which runs commands, writes files and keeps the service in the background as a notebook does."""
+    with terminals(tmp_path) as opened:
+        text = notebook_file(name).replace("localhost:7443", opened.address)
+        file = tmp_path / "notebook.ipynb"
+        file.write_text(text.replace(SHOWN_WINDOW, str(int(time.time() // 86_400))), encoding="utf-8")
+        ended = subprocess.run(
+            [sys.executable, "-c", _IPYTHON, str(file)],
+            cwd=opened.folder,
+            env={**opened.environment, "IPYTHONDIR": str(tmp_path / "ipython")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert len(answers(ended.stdout)) == 3
+        assert list(opened.folder.glob("*.hush"))

@@ -66,7 +66,9 @@ def _holder(certificate: x509.Certificate) -> CertificateHolder | None:
     return CertificateHolder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
 
 
-NO_BEARER: Final = "expected a valid token with every call, got none"
+NO_BEARER: Final = (
+    "expected a valid token with every call: this one has none, or one that is unknown, revoked or expired"
+)
 NO_HOLDER: Final = "expected a valid client certificate, got none"
 
 

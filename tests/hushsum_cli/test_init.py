@@ -191,6 +191,25 @@ def test_on_a_terminal_names_are_confirmed_before_anything_else(
         assert not Path("plan.toml").exists()
 
 
+def test_on_a_terminal_nothing_is_asked_where_all_columns_have_bounds_and_the_total_is_given(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("data.csv").write_text("age,income,kind\n")
+    kind = ("--bounds", "kind=0:1")
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    for given in (("data.csv", *BOUNDS, *kind), BOUNDS):
+        ended = hushsum("plan", "init", *given, *TOTAL, "--force")
+        assert ended.status == 0, ended.err
+    classes = ("--question", "classes", "--label-column", "kind", "--classes", "a,b")
+    assert hushsum("plan", "init", "data.csv", *BOUNDS, *classes, *TOTAL, "--force").status == 0
+    for some, asked in (
+        ((*BOUNDS, *TOTAL), "Are these names"),
+        ((*BOUNDS, *kind), "Are these names"),
+        ((*BOUNDS, *TOTAL, *classes[:4]), "Are these names"),
+    ):
+        assert asked in hushsum("plan", "init", "data.csv", *some, "--force").out
+
+
 def test_the_output_says_that_the_name_becomes_public_and_comments_do_not_hold_it(hushsum: Hushsum) -> None:
     data = csv(Path("patients_hiv.csv"), 1)
     options = (*BOUNDS, *TOTAL, "--columns", "age,income")

@@ -248,7 +248,7 @@ async def test_a_spool_takes_the_name_of_the_token_that_the_service_accepts_firs
 
     async with service_of(config) as service:
         for token, name, said in (
-            (eve.text, None, "expected a valid token with every call, got none"),
+            (eve.text, None, "expected a valid token with every call: this one has none, or one that is unknown"),
             (alice.text, "till-3", "the token belongs to 'alice', but the caller declares another client id"),
         ):  # neither binds the spool
             with pytest.raises(AuthenticationError, match=said):

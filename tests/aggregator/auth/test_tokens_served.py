@@ -362,7 +362,7 @@ async def test_a_client_that_waits_for_its_cohort_leaves_it_with_its_token(
         assert await entered(lines[0], plan) == Waiting(SIZE)
         assert await entered(lines[1], plan) == Waiting(SIZE)
         here.change(without=(alice,))
-        with pytest.raises(grpc.aio.AioRpcError, match="got none") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match="expected a valid token") as caught:
             await lines[0].hear()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         await until(lambda: len(streams) == 1)
@@ -396,7 +396,7 @@ async def test_a_token_is_rotated_without_a_restart_while_its_client_submits(tmp
         here.runtime.set_ms = grace_ms
         assert await ended(call) == (grpc.StatusCode.UNAUTHENTICATED, NO_BEARER)
         assert (await renewed.submit_one(PLAN.id, contributor.delta()[1])).status is Status.ACKNOWLEDGED
-        with pytest.raises(grpc.aio.AioRpcError, match="got none"):
+        with pytest.raises(grpc.aio.AioRpcError, match="expected a valid token"):
             await client.submit_one(PLAN.id, contributor.delta()[1])
 
 
