@@ -133,7 +133,7 @@ async def live(life: Life) -> None:
     marks = {partition: mark.position for partition, mark in (await store.fold_marks(plan.id)).items()}
     log = await KafkaLog.open(settings, plan, PARTITIONS, PlainMessages(), runtime, observer, marks)
     receipts = await ReceiptsTopic.open(settings, runtime, OsEntropy(), observer, made=made)
-    while (fence := await store.acquire_lease(plan.id, "victim", "", _LEASE_S)) is None:  # noqa: ASYNC110
+    while (fence := await store.acquire_lease(plan.id, "victim", "", _LEASE_S)) is None:  # noqa: ASYNC110  the database tells nobody
         await asyncio.sleep(_LEASE_S / 10)
     counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
     workers = WorkerPool(plan, counted_log, counted_store, runtime, observer, SETTINGS)

@@ -270,8 +270,8 @@ async def _everything(
     tables = {}
     for (name,) in names:
         tables[name] = "\n".join(text for (text,) in await tx.fetch(f'SELECT each::text FROM "{name}" AS each'))
-    pairs = ([(window, bytes(data)) for window, data in rows] for rows in (reservations, outcomes))
-    return *pairs, states, tables  # type: ignore[return-value]  # two lists
+    keys, files = ([(window, bytes(data)) for window, data in rows] for rows in (reservations, outcomes))
+    return keys, files, states, tables
 
 
 @pytest.mark.long
