@@ -14,7 +14,7 @@ from a step's own randomness, so that neither a later key nor a later state tell
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import canonical
+from hushsum.compiled import enabled
 from hushsum.entropy import KEY_BYTES, Entropy, KeyedEntropy
 from hushsum.errors import (
     BudgetError,
@@ -46,6 +47,7 @@ _DIGEST_BYTES: Final = 32
 _CHECKSUM_BYTES: Final = 4  # against accidents alone; the chained digest is of the sealed counters, not of the state
 _HEADER_BYTES_MAX: Final = 1 << 20
 _BLOCK: Final = 1 << 14  # counters whose words stay in the second-level cache
+_FAST_COUNTERS: Final = 4096  # fewer do not pay for loading the compiled loop
 _UNIT_BITS: Final = UNIT.bit_length() - 1
 _WORDS: Final = np.dtype("<i8")
 _PARTS: Final = np.dtype("<u4")
@@ -269,26 +271,61 @@ _After = tuple[Counters, npt.NDArray[np.uint32], Counters, dict[Node, bytes]]
 def _with_buffers(
     plan: Plan, made: BufferedToeplitz, before: CumulativeState, exact: Counters, entropy: Entropy
 ) -> tuple[Counters, _After]:
-    """w_t = z_t − Σ round(ω_i·β_i); β_i ← round(θ_i·β_i) + w_t; published s_t + round(2^−k·Σ w)."""
-    n, bits, depth = exact.size, made.bits, len(made.theta)
+    """The last sum of draws, moved on by one step; the arrays of ``before`` become those after it."""
+    n, depth = exact.size, len(made.theta)
     draws = plan.privacy.mechanism.noise().sample(n, entropy)
     words = before.words if before.step else np.zeros(n, np.int64)
     parts = before.parts if before.step else np.zeros(n, np.uint32)
     buffers = before.buffers if before.step else np.zeros((depth, n), np.int64)
-    values = np.empty(n, np.int64)
-    for start in range(0, n, _BLOCK):
+    _advance(n)(made, exact, draws, words, parts, buffers)
+    return draws, (words, parts, buffers, {})
+
+
+_Advance = Callable[[BufferedToeplitz, Counters, Counters, Counters, npt.NDArray[np.uint32], Counters], None]
+
+
+def _advance(counters: int) -> _Advance:
+    if counters < _FAST_COUNTERS or not enabled():
+        return advance
+    from hushsum import cumulative_loops
+
+    return cumulative_loops.advance
+
+
+def advance(
+    made: BufferedToeplitz,
+    exact: Counters,
+    noise: Counters,
+    words: Counters,
+    parts: npt.NDArray[np.uint32],
+    buffers: Counters,
+) -> None:
+    """w_t = z_t − Σ round(ω_i·β_i); β_i ← round(θ_i·β_i) + w_t; published s_t + round(2^−k·Σ w).
+
+    Integers alone, of each counter for itself, in place. What would pass int64 (never seen, as in
+    :meth:`hushsum.noise.DiscreteGaussian.sample`) wraps around.
+
+    Args:
+        made: θ, ω and k.
+        exact: (n,) the counters of the window.
+        noise: (n,) the draws z_t, which become what is published.
+        words: (n,) as :attr:`CumulativeState.words`; likewise the others.
+        parts: (n,).
+        buffers: (d, n).
+    """
+    bits = made.bits
+    for start in range(0, exact.size, _BLOCK):
         at = slice(start, start + _BLOCK)
-        noise = draws[at]
+        w = noise[at]
         for omega, buffer in zip(made.omega, buffers, strict=True):
-            noise -= _share(omega, buffer[at])
+            w -= _share(omega, buffer[at])
         for theta, buffer in zip(made.theta, buffers, strict=True):
-            buffer[at] = _share(theta, buffer[at]) + noise
-        rest = parts[at] + noise  # int64
+            buffer[at] = _share(theta, buffer[at]) + w
+        rest = parts[at] + w  # int64
         words[at] += exact[at] + (rest >> bits)
         rest &= (1 << bits) - 1
         parts[at] = rest
-        values[at] = words[at] + (rest >> bits - 1)
-    return values, (words, parts, buffers, {})
+        w[:] = words[at] + (rest >> bits - 1)
 
 
 def _share(share: int, buffer: Counters) -> Counters:

@@ -50,6 +50,7 @@ LOOPS = (
     "hushsum.families.fourier.engine_compiled",
     "hushsum.families.partition.engine_compiled",
     "hushsum.noise",
+    "hushsum.cumulative_loops",
     "hushsum.local.report_batch_loops",
     "hushsum.families.hermite.loops",
     "hushsum.families.vector_loops",

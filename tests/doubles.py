@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -706,15 +706,18 @@ class Steps:
                 async def call(*arguments: object, **keywords: object) -> object:
                     fatal = steps._next(f"{type(port).__name__}.{name}")
                     if fatal and not steps._after:
-                        raise CrashError(name)
+                        steps.die(name)
                     result = await found(*arguments, **keywords)
                     if fatal:
-                        raise CrashError(name)
+                        steps.die(name)
                     return result
 
                 return call
 
         return Counted()  # type: ignore[return-value]  # it has all that the port has
+
+    def die(self, name: str) -> NoReturn:
+        raise CrashError(name)
 
     def _next(self, name: str) -> bool:
         self.names.append(name)

@@ -5,7 +5,7 @@ library in the same run.
 """
 
 from benchmarks.command import Room
-from benchmarks.service import checkpoints, fold, latency, memory, streaming, topics
+from benchmarks.service import checkpoints, fold, latency, memory, outcomes, streaming, topics
 from hushsum_simulator.testbed.kafka import missing_java
 from hushsum_simulator.testbed.postgres import missing_postgres
 
@@ -16,8 +16,9 @@ SUBJECTS = {
     "latency": latency,
     "memory": memory,
     "checkpoints": checkpoints,
+    "outcomes": outcomes,
 }
-NEEDS = {"topics": missing_java, "checkpoints": missing_postgres}
+NEEDS = {"topics": missing_java, "checkpoints": missing_postgres, "outcomes": missing_postgres}
 
 if __name__ == "__main__":
     Room("python -m benchmarks.service", __doc__, SUBJECTS, prefix="service_", needs=NEEDS).main()

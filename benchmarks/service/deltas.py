@@ -1,5 +1,6 @@
 """Deltas of one record for a plan of R rows and W = 1024 buckets, as many as are wanted, each with its own id."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ WIDTH = 1024
 _TEMPLATES = 256
 
 
-def plan_of(rows: int, *, length: str = "3650d") -> Plan:
+def plan_of(
+    rows: int, *, length: str = "3650d", privacy: Mapping[str, object] = {}, window: Mapping[str, object] = {}
+) -> Plan:
     """A plan whose window does not end meanwhile."""
     fields: dict[str, Any] = {
         "name": f"service-{rows}",
         "record": {"kind": "vector", "dim": 2, "lower": [0, 0], "upper": [10, 10]},
         "sketch": {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": rows, "buckets": WIDTH},
-        "privacy": {"epsilon": 1, "total_epsilon": 10},
-        "window": {"length": length, "lateness": "5m"},
+        "privacy": {"epsilon": 1, "total_epsilon": 10, **privacy},
+        "window": {"length": length, "lateness": "5m", **window},
     }
     return Plan.from_fields(fields)
 

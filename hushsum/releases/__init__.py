@@ -1,6 +1,6 @@
 """A closed sum becomes a release: noised once, saved, and queried for ever."""
 
-from hushsum import noise
+from hushsum import compiled, noise
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import GuaranteeError
 from hushsum.privacy.events import IN_PROCESS
@@ -78,3 +78,7 @@ def warm_up() -> None:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
     noise.warm_up()
+    if compiled.enabled():
+        from hushsum import cumulative_loops
+
+        cumulative_loops.warm_up()

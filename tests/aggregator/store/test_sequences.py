@@ -1,21 +1,18 @@
 """Steps of a cumulative sequence in every store: one charge, one key and one set of counters a step, one state."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StoreError, WindowOrderError
 from aggregator.model import ReservedStep
-from aggregator.store.store import Store, memory_store, open_sqlite_store
+from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.errors import BudgetError
 from hushsum.privacy.events import CUMULATIVE
 from hushsum.releases import spend_of
 from tests.aggregator.deltas import cumulative_plan
-from tests.aggregator.stores import MARK, Given, postgres_store
-from tests.doubles import ManualRuntime
+from tests.aggregator.stores import MARK, Given
 
 PLAN = cumulative_plan(horizon=3, total_epsilon=1)
 W = 1000
@@ -23,18 +20,14 @@ DIGEST = b"d" * 32
 STATE = b"state after step %d"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    match request.param:
-        case "memory":
-            opened = memory_store(ManualRuntime())
-        case "sqlite":
-            opened = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
-        case _:
-            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
-    await opened.register(PLAN, 1, W)
-    yield opened
-    await opened.close()
+#: The double has no tables, which these tests look into.
+pytestmark = pytest.mark.parametrize("empty_store", ["memory", "sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+async def store(empty_store: Store) -> Store:
+    await empty_store.register(PLAN, 1, W)
+    return empty_store
 
 
 async def lease(store: Store) -> int:
