@@ -286,10 +286,8 @@ class SessionDriver:
                 connection.task = self.tasks.spawn(self._run(connection, self._transport.connect()), "connection")
             case Open():
                 self._current.unary = effect.unary
-            case Send() if self.bind is not None:
-                self.tasks.spawn(self._bind(self._current, effect.sequences, self.bind), "binding")
             case Send():
-                self._current.send(effect.sequences)
+                self._send_bound(self._current, effect.sequences)
             case Close():
                 self._current.cancel()
             case Settle():
@@ -412,6 +410,13 @@ class SessionDriver:
         finally:
             sender.cancel()
 
+    def _send_bound(self, connection: _Connection, sequences: Iterable[int]) -> None:
+        """Sends deltas; those that have no window get theirs first."""
+        if self.bind is None:
+            connection.send(sequences)
+        else:
+            self.tasks.spawn(self._bind(connection, sequences, self.bind), "binding")
+
     async def _bind(self, connection: _Connection, sequences: Iterable[int], bind: _Binding) -> None:
         """Gives deltas their windows where they have none, durably, and sends them; or defers them."""
         changes: list[tuple[Bind, bytes, asyncio.Future[tuple[StoredDelta, ...]]]] = []
@@ -457,7 +462,7 @@ class SessionDriver:
             if self.bind is not None and Unbound.read(self._windows.get(sequence, 0)) is not None:
                 # It was read from the disk while its window was written: it is read again.
                 self._payloads.forget(sequence)
-                self.tasks.spawn(self._bind(connection, (sequence,), self.bind), "binding")
+                self._send_bound(connection, (sequence,))
                 continue
             self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
             try:

@@ -247,8 +247,8 @@ class SpoolTransaction:
         """Raises ContributionError where the window would be one more than the plan allows this client for its life."""
         if most is not None and not self._contributed(window) and self.state.windows >= most:
             raise ContributionError(
-                f"window {window}: this client has added records to {self.state.windows} windows, the plan allows {most} "
-                f"a client (windows_per_client), and none to others for its life; {outcome}"
+                f"window {window}: this client has added records to {self.state.windows} windows, the plan "
+                f"allows {most} a client (windows_per_client), and none to others for its life; {outcome}"
             )
 
     def _contribute(self, window: int, records: int) -> None:
