@@ -79,6 +79,10 @@ def client_of(service: MemoryService, path: Path, clock: Clock) -> EdgeClient:
     return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock)
 
 
+def has_windows(service: MemoryService, number: int) -> bool:
+    return len(service.windows) >= number
+
+
 # --------------------------------------------------------------------------------------------------------- the plan
 
 
@@ -238,7 +242,7 @@ async def test_a_client_sends_what_its_bound_allows_in_each_window_and_loses_not
         flushing = asyncio.create_task(client.flush())
         begun = service.window
         for hour in range(1, 4):
-            await until(lambda: len(service.windows) >= hour, f"{hour} windows have records")  # noqa: B023  awaited here
+            await until(partial(has_windows, service, hour), f"{hour} windows have records")
             clock.pass_time(3600.0)
         await flushing
         assert service.windows == {begun, begun + 1, begun + 2}  # with 3, 1 + 2 and 2 records
