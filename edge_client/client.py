@@ -19,6 +19,7 @@ from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
 from edge_client.errors import (
     ClientStateError,
+    EventTimeError,
     FlushTimeoutError,
     NotCountedWarning,
     PlanChangedError,
@@ -26,7 +27,7 @@ from edge_client.errors import (
 )
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, Tasks, run_to_completion
-from edge_client.spool.changes import Add
+from edge_client.spool.changes import Add, Unbound
 from edge_client.spool.plan_history import PlanHistory
 from edge_client.spool.spool import Spool
 from edge_client.status import RECORDS_UNSPENT, WINDOWS_UNSPENT, Counts, Event, EventKind, OnEvent, Status, Unreported
@@ -35,6 +36,7 @@ from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import ClippedRecordsWarning, HushsumError, HushsumWarning, RecordError
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
+from hushsum.schedule import ARRIVAL
 from hushsum.signing import SigningKey
 from hushsum.tables import Columns, RecordTable, is_lazy, read_table
 from hushsum.usable_records import RecordProblems
@@ -264,6 +266,9 @@ class EdgeClient:
                 next one is asked for; an error or a cancellation names the item in a note, which says whether it was
                 added, and leaves the iterable after it.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
+                Under a plan with ``window.time = "arrival"`` there is none: records get the window that is open by the
+                service's clock when they are first sent; with unit ``client`` those for which that window has no room
+                are sent in a later one.
             labels: For a plan with classes: n strings or integers, one a record, or one for one record. Of a table,
                 also the name of a column.
             columns: Of a table: the columns to take, or by the plan's names those of the table.
@@ -278,7 +283,8 @@ class EdgeClient:
             ContributionError: Unit ``client``: no record is left to this client in the window, or it has added records
                 to as many windows as the plan allows for its life, and not to this one.
             AccountError: Of reports: this device's own account does not pay for the window.
-            EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago.
+            EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago;
+                or the plan's records have none.
             SpoolError: The spool cannot be written, or is full.
             ClientStateError: The client is not running, or was closed meanwhile; nothing was taken.
             SessionRefusedError: The service has ended the session for good.
@@ -328,6 +334,12 @@ class EdgeClient:
         mode = self._working()
         if isinstance(records, AsyncIterable):
             raise RecordError("records: got an async iterable, expected its items: edge_client.EdgeClient.add takes it")
+        arrives = mode.plan.window.time == ARRIVAL
+        if arrives and time is not None:
+            raise EventTimeError(
+                f"time: got {time!r}, expected none: the plan's records belong to the window in which they are first "
+                f"sent (window.time = {ARRIVAL!r})"
+            )
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         given = labels if labels is None or isinstance(labels, str) else label_list(labels)
         read: Callable[[], RecordTable]
@@ -337,6 +349,8 @@ class EdgeClient:
         await mode.caught_up()
         self._working()  # it may have ended in the meantime
         window = mode.plan.window.index_at(now_ms)
+        if arrives:
+            window = Unbound(window).mark
         addition = await self._runtime.hashing(_encoded, mode, read, window)
         self._working()
         return addition

@@ -17,7 +17,17 @@ import numpy as np
 
 from edge_client.config import LARGE_BYTES
 from edge_client.errors import AbsentWarning, EventTimeError
-from edge_client.spool.changes import NO_ID, Add, AddReports, DrawnReports, Int64s, PackedDelta, StoredDelta
+from edge_client.spool.changes import (
+    NO_ID,
+    Add,
+    AddReports,
+    Bind,
+    DrawnReports,
+    Int64s,
+    PackedDelta,
+    StoredDelta,
+    Unbound,
+)
 from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
 from hushsum.delta import DeltaId, apply, encode_all, read_header, rebound, renumbered, unpack_at_home
@@ -25,6 +35,7 @@ from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DroppedRecordsWarning, HushsumWarning
 from hushsum.families import SetRecords, vectors
 from hushsum.plan import Plan
+from hushsum.schedule import ARRIVAL
 from hushsum.usable_records import RecordProblems, read
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
@@ -42,7 +53,7 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Add:
         plan: What is collected.
         records: (n, d), or (d,) for one; a list is one record if it holds numbers and nothing that could be a row.
             Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
-        window: Of all of them.
+        window: Of all of them; or the mark of :class:`Unbound` ones.
         labels: For a plan with classes: n of them, or one for one record.
 
     Raises:
@@ -51,7 +62,7 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Add:
     several = _several(plan, records)
     addition = _addition(plan, several, window, labels)
     # No bound for unit record: whether there is room would depend on one record, and decide about the others.
-    if addition.records_max is None:
+    if addition.records_max is None or Unbound.read(window) is not None:
         return addition
     return replace(addition, first=partial(_first, addition, plan, several, labels))
 
@@ -91,14 +102,33 @@ def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
 def moved(plan: Plan, data: bytes, window: int) -> Add:
     """The addition of a late delta to another window: this one, or the one after its own if that is later.
 
+    Under a plan whose records belong to the window of their arrival it waits for that, as an unbound one.
+
     Raises:
         DeltaError: Its bytes are damaged.
     """
     records = unpack_at_home(data, plan).records
     later = max(window, read_header(data).window + 1)
+    if plan.window.time == ARRIVAL:
+        later = Unbound(later, late=True).mark
     delta = PackedDelta(records, lambda id: rebound(data, id, later))
     bounds = plan.privacy.records_per_client, plan.window.windows_per_client
     return Add(later, (delta,), RecordProblems(0), bounds[0], windows_max=bounds[1])
+
+
+def binding(plan: Plan, sequence: int, data: bytes, service_ms: int) -> Bind | None:
+    """The change that gives a delta of the spool its window, at this time of the service's clock; None: it has one.
+
+    Raises:
+        DeltaError: Its bytes are damaged.
+    """
+    waiting = Unbound.read(read_header(data).window)
+    if waiting is None:
+        return None
+    window = plan.window.index_at(service_ms)
+    bounds = plan.privacy.records_per_client, plan.window.windows_per_client
+    earliest = waiting.window if waiting.late else window
+    return Bind(sequence, max(window, earliest), lambda data: unpack_at_home(data, plan).records, *bounds)
 
 
 @dataclass(frozen=True)

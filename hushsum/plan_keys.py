@@ -554,7 +554,13 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
             accuracy="With `next` late records count, in a window that is not theirs.",
             default="drop",
         ),
-        "time": Key("Which time decides the window of a record: that of the event."),
+        "time": Key(
+            "Which time decides the window of a record: that of the event (`event`), or of its first sending "
+            "(`arrival`: the device gives it the window that is open by the service's clock). `arrival` only in mode "
+            '`central`, and with `late = "next"`.',
+            privacy="With `arrival` the bounds of a client hold for the windows in which its records arrive.",
+            accuracy="With `arrival` no record is lost because its device was offline; it counts when it arrives.",
+        ),
         "release": Key(
             "What a release contains: the records of its window (`tumbling`), or those of all windows so far "
             "(`cumulative`, only in mode `central`).",

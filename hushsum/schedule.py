@@ -26,6 +26,9 @@ _AFTER_END_MS: Final = _UNITS_MS["s"]
 #: binds it to the next open window.
 DROP: Final = "drop"
 NEXT: Final = "next"
+#: What gives a record its window (``[window] time``): when it happened, or when its device first sends it.
+EVENT: Final = "event"
+ARRIVAL: Final = "arrival"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Schedule:
         min_reports: A window with fewer reports is withheld, in plans of reports alone; 0: every window is released.
         late: ``drop``: a delta that comes after its window's seal counts nowhere; ``next``: its device binds it anew to
             the next open window.
+        time: ``event``: a record belongs to the window of its event time; ``arrival``: to the window that is open when
+            its device first sends it, which then binds it to that one; ``late`` is ``next``.
         horizon: How many outcomes of a cumulative sequence ε covers; None: each window is released alone.
         windows_per_client: In how many windows of a cumulative sequence a client may be, for unit ``client`` alone.
     """
@@ -50,6 +55,7 @@ class Schedule:
     min_clients: int = 0
     min_reports: int = 0
     late: str = DROP
+    time: str = EVENT
     horizon: int | None = None
     windows_per_client: int | None = None
 
@@ -63,14 +69,17 @@ class Schedule:
         length = duration(table, "length", "1h", low_ms=1)
         epoch = _epoch(table)
         lateness = duration(table, "lateness", "5m", low_ms=0)
-        table.choice("time", built=["event"], known=["arrival"], default="event")
+        time = table.choice("time", built=[EVENT, ARRIVAL], default=EVENT)
         cumulative = table.choice("release", built=[TUMBLING, CUMULATIVE], default=TUMBLING) == CUMULATIVE
         min_clients = table.integer("min_clients", low=0, default=0)
         min_reports = table.integer("min_reports", low=0, default=0)
-        late = table.choice("late", built=[DROP, NEXT], default=DROP)
+        late = table.choice("late", built=[DROP, NEXT], default=NEXT if time == ARRIVAL else DROP)
+        if time == ARRIVAL and late == DROP:
+            expected = f"{NEXT!r} with window.time {ARRIVAL!r}: no record has a window of its own to be late for"
+            raise PlanError("window.late", late, expected)
         horizon, windows = _sequence(table, cumulative=cumulative)
         table.finish()
-        return cls(length, epoch, lateness, min_clients, min_reports, late, horizon, windows)
+        return cls(length, epoch, lateness, min_clients, min_reports, late, time, horizon, windows)
 
     def to_fields(self) -> dict[str, object]:
         """Every key of ``[window]``, canonical; ``min_reports``, ``late`` and those of a sequence only where set."""
@@ -79,7 +88,7 @@ class Schedule:
             "length": duration_text(self.length_ms),
             "epoch": epoch.strftime(_EPOCH_FORM),
             "lateness": duration_text(self.lateness_ms),
-            "time": "event",
+            "time": self.time,
             "release": self.kind,
             "min_clients": self.min_clients,
         }
@@ -117,11 +126,14 @@ class Schedule:
             raise PlanError("window.min_clients", self.min_clients, expected)
 
     def check_late(self) -> None:
-        """Refuses late deltas of another window where what a device has sent for a window is spent.
+        """Refuses windows that a device chooses by what it is told, where what it sends for a window is spent.
 
         Raises:
-            PlanError: ``late`` is ``next``.
+            PlanError: ``time`` is ``arrival``, or ``late`` is ``next``.
         """
+        if self.time == ARRIVAL:
+            expected = f"{EVENT!r} with modes 'secure' and 'local': what a device sends for a window is spent there"
+            raise PlanError("window.time", ARRIVAL, expected)
         if self.late == NEXT:
             expected = "'drop' with modes 'secure' and 'local': what a device sends for a window is spent, late or not"
             raise PlanError("window.late", self.late, expected)

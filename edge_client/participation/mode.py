@@ -7,10 +7,11 @@ A mode is chosen once, when the client starts. Its transactions of the spool are
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from edge_client.config import Config
-from edge_client.encoding import ReportEncoder, moved, split
+from edge_client.encoding import ReportEncoder, binding, moved, split
 from edge_client.errors import SettingsError
 from edge_client.plan_fetch import RetryPolicy
 from edge_client.session.driver import SessionDriver
@@ -25,7 +26,7 @@ from edge_client.transport.interface import Transport
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
-from hushsum.schedule import NEXT
+from hushsum.schedule import ARRIVAL, NEXT
 from hushsum.signing import SigningKey
 from hushsum_proto.answers import Answer
 
@@ -160,6 +161,8 @@ class CentralMode(Mode):
         super().__init__(context, driver)
         if self.plan.window.late == NEXT:
             driver.move = self._moved
+        if self.plan.window.time == ARRIVAL:
+            driver.bind = partial(binding, self.plan)
 
     def _moved(self, data: bytes, service_ms: int) -> Add:
         return moved(self.plan, data, self.plan.window.index_at(service_ms))

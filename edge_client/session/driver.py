@@ -18,6 +18,7 @@ from edge_client.session.session import (
     Close,
     Connect,
     Connected,
+    Deferred,
     Disconnected,
     Effect,
     Event,
@@ -32,21 +33,24 @@ from edge_client.session.session import (
     Stop,
     TimerFired,
     WarnOfClock,
+    limited_s,
 )
-from edge_client.spool.changes import Add, Rebind, Remove, StoredDelta, Submit
+from edge_client.spool.changes import Add, Bind, Rebind, Remove, StoredDelta, Submit, Unbound
 from edge_client.spool.spool import Spool
 from edge_client.spool.write_queue import SpoolWriter
 from edge_client.status import Event as StatusEvent
 from edge_client.status import EventKind, OnEvent, SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum.delta import read_header
-from hushsum.errors import HushsumError
-from hushsum_proto.answers import Answer, Status
+from hushsum.errors import ContributionError, HushsumError, Reason
+from hushsum_proto.answers import Answer, Refusal, Status
 
 _LOG: Final = logging.getLogger("edge_client")
 _ENDED: Final = Disconnect("the service ended the stream")
 # Little, for there may be hundreds of clients in a process, and the spool gives the rest quickly.
 _CACHE_BYTES: Final = 2**18
+_RETRY_S: Final = 5.0  # after a delta's window could not be written
+_Binding = Callable[[int, bytes, int], Bind | None]
 
 
 class PayloadCache:
@@ -83,8 +87,17 @@ class PayloadCache:
             )
         return self._cached[sequence]
 
-    def sent(self, sequence: int, size: int) -> None:
+    def replace(self, bound: StoredDelta) -> None:
+        """Keeps the bytes of a delta that has its window now."""
+        self.forget(bound.sequence)
+        self.keep((bound,))
+
+    def forget(self, sequence: int) -> None:
+        """The next use reads it from the disk."""
         self._size -= len(self._cached.pop(sequence, b""))
+
+    def sent(self, sequence: int, size: int) -> None:
+        self.forget(sequence)
         again = sequence in self._sent
         self._sent.add(sequence)
         before = self.sends
@@ -127,6 +140,8 @@ class SessionDriver:
     Attributes:
         failure: What has ended the session for good; None while it runs.
         last_error: Why the last connection, attempt or submission ended, or what has ended the session.
+        bind: Makes the change that gives a delta of the spool its window, from its number, its bytes and the service's
+            clock; it gives None for one that has its window. None where all deltas have theirs from the start.
         move: Makes a late delta's addition to a later window from its bytes and the service's clock, in ms since 1970
             UTC; None: what is late counts nowhere.
         earlier: Answers to deltas that were in the spool already, by name.
@@ -147,6 +162,7 @@ class SessionDriver:
     ) -> None:
         self.failure: Exception | None = None
         self.last_error: str | None = None
+        self.bind: _Binding | None = None
         self.move: Callable[[bytes, int], Add] | None = None
         self.writer = writer
         self.tasks = Tasks(runtime, self._fail)
@@ -271,7 +287,7 @@ class SessionDriver:
             case Open():
                 self._current.unary = effect.unary
             case Send():
-                self._current.send(effect.sequences)
+                self._send_bound(self._current, effect.sequences)
             case Close():
                 self._current.cancel()
             case Settle():
@@ -394,6 +410,48 @@ class SessionDriver:
         finally:
             sender.cancel()
 
+    def _send_bound(self, connection: _Connection, sequences: Iterable[int]) -> None:
+        """Sends deltas; those that have no window get theirs first."""
+        if self.bind is None:
+            connection.send(sequences)
+        else:
+            self.tasks.spawn(self._bind(connection, sequences, self.bind), "binding")
+
+    async def _bind(self, connection: _Connection, sequences: Iterable[int], bind: _Binding) -> None:
+        """Gives deltas their windows where they have none, durably, and sends them; or defers them."""
+        changes: list[tuple[Bind, bytes, asyncio.Future[tuple[StoredDelta, ...]]]] = []
+        for sequence in sequences:
+            data, now = await self._payloads.data(sequence), self._runtime.monotonic()
+            change = None
+            with suppress(HushsumError):  # damaged bytes: the service refuses them
+                change = bind(sequence, data, self._session.service_ms(now))
+            if change is None:
+                connection.send((sequence,))
+            elif (wait_s := self._session.until_begun_s(change.window, now)) > 0:
+                self._tell(Deferred(now, connection.number, sequence, limited_s(round(1000 * wait_s))))
+            else:
+                changes.append((change, data, self.writer.put(change)))
+        for change, data, done in changes:
+            try:
+                self._bound(connection, change, await asyncio.shield(done))
+            except ContributionError as error:  # it never can be sent
+                refusal = Refusal.of(Reason.TOO_MANY_WINDOWS, str(error))
+                answer = Answer(read_header(data).id, Status.REFUSED, refusal)
+                self._tell(Answered(self._runtime.monotonic(), connection.number, answer))
+            except HushsumError as error:  # a full disk, perhaps
+                _LOG.warning("delta %d has no window yet, retrying: %s", change.sequence, error)
+                self._tell(Deferred(self._runtime.monotonic(), connection.number, change.sequence, _RETRY_S))
+
+    def _bound(self, connection: _Connection, change: Bind, stored: tuple[StoredDelta, ...]) -> None:
+        """Sends a delta that has its window now; one for which its window has no room waits for the next."""
+        if stored:
+            self._payloads.replace(*stored)
+            connection.send((change.sequence,))
+            return
+        now = self._runtime.monotonic()
+        wait_s = max(0.0, self._session.until_begun_s(change.window + 1, now))
+        self._tell(Deferred(now, connection.number, change.sequence, limited_s(round(1000 * wait_s))))
+
     async def _send(self, connection: _Connection, wire: Connection) -> None:
         while True:
             sequence = await connection.outbox.get()
@@ -401,6 +459,11 @@ class SessionDriver:
             if self.move is not None:
                 with suppress(HushsumError):  # damaged bytes: the service refuses them
                     self._windows[sequence] = read_header(data).window
+            if self.bind is not None and Unbound.read(self._windows.get(sequence, 0)) is not None:
+                # It was read from the disk while its window was written: it is read again.
+                self._payloads.forget(sequence)
+                self._send_bound(connection, (sequence,))
+                continue
             self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
             try:
                 await wire.send(data)

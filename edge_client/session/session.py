@@ -90,6 +90,16 @@ class Disconnected:
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """A delta that was to be sent on this connection has to wait so long: its window has not begun, or has no room."""
+
+    now: float
+    connection: int
+    sequence: int
+    wait_s: float
+
+
+@dataclass(frozen=True)
 class Settled:
     """The answer of the delta with this number is durable in the spool, and the delta is gone from it."""
 
@@ -104,7 +114,7 @@ class TimerFired:
     now: float
 
 
-Event = Begun | Spooled | Connected | Answered | Disconnected | Settled | TimerFired
+Event = Begun | Spooled | Connected | Answered | Deferred | Disconnected | Settled | TimerFired
 
 
 # ----------------------------------------------------------------------------------------------------------- effects
@@ -381,9 +391,12 @@ class Session:
                 return self._greeted(event)
             case Answered() if self._is_current(event.connection, State.OPEN):
                 return self._answered(event)
+            case Deferred() if self._is_current(event.connection, State.OPEN):
+                if self.send_window.is_in_flight(event.sequence):
+                    self.send_window.hold(event.sequence, event.now + event.wait_s)
             case Disconnected() if self._is_current(event.connection, State.GREETING, State.OPEN):
                 return self._lost(event.now, event.loss)
-            case Begun() | Connected() | Answered() | Disconnected():
+            case Begun() | Connected() | Answered() | Deferred() | Disconnected():
                 pass  # the start needs nothing more, and what an old connection says late is void
         return []
 
@@ -432,11 +445,15 @@ class Session:
         self._backoff.reset()
         self.send_window.settle(sequence)
         self._batches.pop(answer.id.stream, None)
-        return [Settle(answer, sequence, self._service_ms(event.now))]
+        return [Settle(answer, sequence, self.service_ms(event.now))]
 
-    def _service_ms(self, now: float) -> int:
-        """The service's clock, as its welcome told it."""
+    def service_ms(self, now: float) -> int:
+        """The service's clock, as its latest welcome told it, in ms since 1970 UTC."""
         return self._service_began_ms + round(1000 * now)
+
+    def until_begun_s(self, window: int, now: float) -> float:
+        """How long until a window begins, by the service's clock; not positive once it has begun."""
+        return (self._schedule.start_ms(window) - self.service_ms(now)) / 1000
 
     def _wait_s(self, event: Answered) -> float | None:
         """How long to wait before the delta is sent again, at least; None after a definitive answer."""
@@ -448,10 +465,10 @@ class Session:
         if refusal.reason is not Reason.WINDOW_IN_FUTURE or schedule.late != NEXT or event.window is None:
             return None
         # After an early seal the window that a late delta moved to may not have begun. Nothing was counted of it.
-        service_ms = self._service_ms(event.now)
+        service_ms = self.service_ms(event.now)
         if event.window > schedule.index_at(service_ms) + _WINDOWS_AHEAD_MAX:
             return None
-        return _limited_s(schedule.start_ms(event.window) - service_ms)
+        return limited_s(schedule.start_ms(event.window) - service_ms)
 
     def _number_of(self, id: DeltaId) -> int | None:
         """The spool's number of an id; None for another spool's, and for a batch that is unknown or answered."""
@@ -529,10 +546,10 @@ class Session:
 
 def _asked_wait_s(refusal: Refusal) -> float:
     """How long the service asks to wait, up to a limit."""
-    return _limited_s(refusal.retry_after_ms)
+    return limited_s(refusal.retry_after_ms)
 
 
-def _limited_s(wait_ms: int) -> float:
+def limited_s(wait_ms: int) -> float:
     """A wait in seconds, up to the longest that a service may ask for."""
     return min(max(wait_ms, 0), ASKED_WAIT_MAX_MS) / 1000
 

@@ -6,7 +6,7 @@ sequence number of the delta's id. A batch of reports has a stream of its own: i
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,33 @@ Int64s = npt.NDArray[np.int64]
 Query = Callable[..., Iterable[tuple[Any, ...]]]
 
 NO_ID: Final = DeltaId(0, 0)  # placeholder until the spool assigns the id
+
+# Where windows begin that stand for none, in the bytes of deltas that wait for theirs; such bytes are never sent.
+_UNBOUND: Final = 2**53
+
+
+class Unbound(NamedTuple):
+    """A delta that has no window yet (plans with ``window.time = "arrival"``), by what its bytes have in its place.
+
+    Attributes:
+        window: In which it was added, by the device's clock; of a late one the first that it may get.
+        late: Whether it was sent for a window before, and came too late.
+    """
+
+    window: int
+    late: bool = False
+
+    @property
+    def mark(self) -> int:
+        """What its bytes have in place of a window: no plan has such a one."""
+        return 2 * self.window + self.late - _UNBOUND
+
+    @classmethod
+    def read(cls, window: int) -> "Unbound | None":
+        """None: it is a window."""
+        if window >= -(_UNBOUND >> 1):
+            return None
+        return cls((window + _UNBOUND) >> 1, bool((window + _UNBOUND) & 1))
 
 
 @dataclass(frozen=True)
@@ -55,7 +82,7 @@ class Add:
     this client takes part in the window; otherwise they are left out, and counted.
 
     Attributes:
-        window: Its index.
+        window: Its index; or the mark of :class:`Unbound` records, which get theirs when they are first sent.
         deltas: In the order in which they get their ids.
         problems: Of the records that were given: which are unusable and left out, which were clipped.
         records_max: The most records that this client may add to one window; None without such a bound.
@@ -192,6 +219,27 @@ class Rebind(Remove):
     addition: Callable[[bytes], Add] = field(repr=False)
 
 
-Change = Add | Submit | Remove
+@dataclass(frozen=True)
+class Bind:
+    """Gives an unbound delta its window, under its id, before it is first sent; one that has a window keeps it.
+
+    Nothing is changed, and nothing returned, where this client has no room in the window for all of its records. It is
+    refused (``ContributionError``) where the plan allows this client no further window for its life.
+
+    Attributes:
+        window: Its index.
+        records: Counts the records in its bytes.
+        records_max: As of :class:`Add`.
+        windows_max: As of :class:`Add`.
+    """
+
+    sequence: int
+    window: int
+    records: Callable[[bytes], int] = field(repr=False)
+    records_max: int | None = None
+    windows_max: int | None = None
+
+
+Change = Add | Bind | Submit | Remove
 #: What was stored (nothing for a removal), or the error that refused the change.
 Result = tuple[StoredDelta, ...] | HushsumError

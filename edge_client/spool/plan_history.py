@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from edge_client.errors import PolicyError, SpoolError
 from edge_client.policy import NEW_PLAN
-from edge_client.spool.changes import Query
+from edge_client.spool.changes import Query, Unbound
 from edge_client.spool.spool import HEADER_BYTES, OTHER_REPORTS, PLAN_HISTORY_FORMAT, Spool, upgrade, write_signature
 from edge_client.spool.transaction import OVER, TAKES_PART, UNPAID, budget_in, tables_of
 from edge_client.status import RECORDS_UNSPENT, REPORTS, SUBMISSIONS_LOST, WINDOWS_UNSPENT
@@ -296,7 +296,7 @@ class PlanHistory:
     def _windows(self, plan_id: bytes) -> list[int]:
         """Windows of an earlier plan of which something waits, ascending."""
         heads = self._spool.rows("SELECT substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", HEADER_BYTES, plan_id)
-        windows = {read_header(head).window for (head,) in heads}
+        windows = {_window_of(head) for (head,) in heads}
         for table in ("pending", "contributions", "attempts", "rounds"):
             query = f"SELECT window FROM former_{table} WHERE plan = ? AND {_WAITING[table]}"  # noqa: S608  constants of this module
             windows.update(window for (window,) in self._spool.rows(query, plan_id))
@@ -319,6 +319,13 @@ class PlanHistory:
 
     def _note(self, column: str, value: object) -> None:
         self._spool.change(lambda database, _: _write_note(database, column, value), recount=False)
+
+
+def _window_of(head: bytes) -> int:
+    """The window of a packed delta; of an unbound one, that in which it was added or that it may be sent for."""
+    window = read_header(head).window
+    waiting = Unbound.read(window)
+    return window if waiting is None else waiting.window
 
 
 def _query(database: sqlite3.Connection) -> Query:
@@ -473,7 +480,7 @@ def _erase(
     heads = database.execute(
         "SELECT rowid, substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", (HEADER_BYTES, plan_id)
     )
-    deltas = [(row,) for row, head in heads.fetchall() if read_header(head).window < oldest]
+    deltas = [(row,) for row, head in heads.fetchall() if _window_of(head) < oldest]
     database.executemany("DELETE FROM former_deltas WHERE rowid = ?", deltas)
     # What waited for a submission that was made is in it.
     ((records,),) = database.execute(

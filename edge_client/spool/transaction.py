@@ -18,6 +18,7 @@ from edge_client.spool.changes import (
     NO_ID,
     Add,
     AddReports,
+    Bind,
     Change,
     PackedDelta,
     Query,
@@ -26,6 +27,7 @@ from edge_client.spool.changes import (
     Result,
     StoredDelta,
     Submit,
+    Unbound,
 )
 from edge_client.spool.memoization import REPORT_BYTES, ReportMemo
 from edge_client.status import (
@@ -41,7 +43,7 @@ from edge_client.status import (
     submission_count_of,
 )
 from hushsum.canonical import real
-from hushsum.delta import DeltaId, read_header
+from hushsum.delta import DeltaId, read_header, rebound
 from hushsum.errors import BudgetError, ContributionError, HushsumError
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
@@ -100,6 +102,7 @@ class SpoolTransaction:
         self._database = database
         self._deltas: list[tuple[int, bytes, int | None]] = []
         self._removed: list[tuple[int]] = []
+        self._bound: list[tuple[bytes, int, int]] = []
         self._contributions: dict[int, int] = {}
 
     def take(self, change: Change) -> Result:
@@ -113,6 +116,7 @@ class SpoolTransaction:
         """Writes what was taken; the caller holds a transaction of the database."""
         database = self._database
         database.executemany("INSERT INTO deltas (sequence, bytes, room) VALUES (?, ?, ?)", self._deltas)
+        database.executemany("UPDATE deltas SET bytes = ?, room = ? WHERE sequence = ?", self._bound)
         database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
         database.executemany(
             "INSERT INTO contributions (window, records) VALUES (?, ?)"
@@ -131,6 +135,8 @@ class SpoolTransaction:
         if isinstance(change, Remove):
             self._remove(change)
             return ()
+        if isinstance(change, Bind):
+            return self._bind(change)
         assert isinstance(change, Add), "a silo alone submits"
         return self._add(change)
 
@@ -162,6 +168,23 @@ class SpoolTransaction:
         self.counts.update({change.answer: -1, DELTAS_MOVED: 1})
         self._store(stored, found[1])
         return stored
+
+    def _bind(self, change: Bind) -> tuple[StoredDelta, ...]:
+        """The delta in its window, in the room that it had; nothing where it has to wait."""
+        query = f"SELECT bytes, {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
+        [(data, room)] = self._query(query, change.sequence)
+        header = read_header(data)
+        if Unbound.read(header.window) is None:
+            return (StoredDelta(change.sequence, bytes(data)),)
+        if change.records_max is not None:
+            records = change.records(data)
+            self._check_windows(change.window, change.windows_max, "its records are left out")
+            if self._contributed(change.window) + records > change.records_max:
+                return ()
+            self._contribute(change.window, records)
+        bound = rebound(data, header.id, change.window)
+        self._bound.append((bound, room, change.sequence))
+        return (StoredDelta(change.sequence, bound),)
 
     def _add(self, change: Add) -> tuple[StoredDelta, ...]:
         change = self._fitting(change)
@@ -206,15 +229,10 @@ class SpoolTransaction:
 
         Making it anew takes as long as hashing them; it happens once a window, for nothing is left after that.
         """
-        if change.records_max is None:
+        if change.records_max is None or Unbound.read(change.window) is not None:
             return change
         before = self._contributed(change.window)
-        if change.windows_max is not None and not before and self.state.windows >= change.windows_max:
-            raise ContributionError(
-                f"window {change.window}: this client has added records to {self.state.windows} windows, the plan "
-                f"allows {change.windows_max} a client (windows_per_client), and none to others for its life; this "
-                "batch was not added"
-            )
+        self._check_windows(change.window, change.windows_max, "this batch was not added")
         left = max(0, change.records_max - before)
         if change.contributed <= left:
             return change
@@ -225,8 +243,18 @@ class SpoolTransaction:
             f"{change.records_max} a client, {before} were added before; this batch was not added"
         )
 
+    def _check_windows(self, window: int, most: int | None, outcome: str) -> None:
+        """Raises ContributionError where the window would be one more than the plan allows this client for its life."""
+        if most is not None and not self._contributed(window) and self.state.windows >= most:
+            raise ContributionError(
+                f"window {window}: this client has added records to {self.state.windows} windows, the plan "
+                f"allows {most} a client (windows_per_client), and none to others for its life; {outcome}"
+            )
+
     def _contribute(self, window: int, records: int) -> None:
-        """Counts so many more records of this client in a window, or fewer."""
+        """Counts so many more records of this client in a window, or fewer; nothing where there is no window yet."""
+        if Unbound.read(window) is not None:
+            return
         before = self._contributed(window)
         self._contributions[window] = after = max(0, before + records)
         self.state.windows += (after > 0) - (before > 0)

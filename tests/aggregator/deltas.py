@@ -50,9 +50,11 @@ def cumulative_plan(
     return Plan.from_fields({**fields, "name": name})
 
 
-def windowed_plan(windows_per_client: int, *, horizon: int = 100, records_per_client: int = 5) -> Plan:
-    """A plan of cumulative releases and unit client."""
-    window = {"release": "cumulative", "horizon": horizon, "windows_per_client": windows_per_client}
+def windowed_plan(
+    windows_per_client: int, *, horizon: int = 100, records_per_client: int = 5, **window: object
+) -> Plan:
+    """A plan of cumulative releases and unit client; ``window`` has other keys of that table."""
+    window |= {"release": "cumulative", "horizon": horizon, "windows_per_client": windows_per_client}
     privacy = {"unit": "client", "records_per_client": records_per_client}
     return small_plan(sketch={"rows": 1, "buckets": COUNTERS}, privacy=privacy, window=window)
 

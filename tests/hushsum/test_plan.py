@@ -144,18 +144,6 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
 
 
 @pytest.mark.parametrize(
-    ("table", "key", "value"),
-    [
-        ("window", "time", "arrival"),
-    ],
-)  # fmt: skip
-def test_what_is_not_built_yet_is_refused_by_name(table: str, key: str, value: object) -> None:
-    with pytest.raises(NotBuiltError, match="not supported by this version") as caught:
-        small_plan(**{table: {key: value}})
-    assert caught.value.key == f"{table}.{key}"
-
-
-@pytest.mark.parametrize(
     ("table", "key", "value", "expected"),
     [
         ("window", "time", "banana", "one of 'event'"), ("window", "release", 7, "one of 'tumbling'"),
