@@ -5,9 +5,9 @@ in the same run and with the same client, stands a bare grpc.aio server with TLS
 """
 
 from benchmarks.command import Room
-from benchmarks.fleet import idle, visits
+from benchmarks.fleet import day, idle, storm, visits
 
-SUBJECTS = {"visits": visits, "idle": idle}
+SUBJECTS = {"visits": visits, "idle": idle, "storm": storm, "day": day}
 
 if __name__ == "__main__":
     Room("python -m benchmarks.fleet", __doc__, SUBJECTS, prefix="fleet_").main()

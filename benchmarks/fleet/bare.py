@@ -1,10 +1,11 @@
-"""``python -m benchmarks.fleet.bare PORT CERTIFICATE KEY``: greets, and answers each delta at once; it keeps nothing."""
+"""``python -m benchmarks.fleet.bare PORT CERTIFICATE KEY``: greets, answers each delta at once, and keeps nothing."""
 
 import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -31,10 +32,10 @@ async def _submit(requests: AsyncIterator[pb.SubmitRequest], _: object) -> Async
         yield _REPLY
 
 
-async def main(port: int, certificate: Path, key: Path) -> None:
+async def main(port: int, certificate: bytes, key: bytes) -> None:
     """Serves until it is killed."""
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    methods = {
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {  # Any: one dictionary for all messages
         "Hello": grpc.unary_unary_rpc_method_handler(
             _hello, pb.HelloRequest.FromString, pb.HelloReply.SerializeToString
         ),
@@ -43,11 +44,11 @@ async def main(port: int, certificate: Path, key: Path) -> None:
         ),
     }
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, methods)])
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    credentials = grpc.ssl_server_credentials([(key, certificate)])
     server.add_secure_port(f"127.0.0.1:{port}", credentials)
     await server.start()
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]).read_bytes(), Path(sys.argv[3]).read_bytes()))

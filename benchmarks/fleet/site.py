@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
+
+
+_FOLDED: Final = "hushsum_folded_total{"
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,20 @@ class Site:
         command = ["-m", "benchmarks.fleet.bare", str(port), *pair]
         (self.folder / "bare").mkdir()
         yield from served("the bare server", port, command, self.folder / "bare")
+
+    async def until_folded(self, page: str, expected: int) -> int:
+        """How many deltas the service has counted, by its page of metrics: once these are all, or after a while."""
+        counted = 0
+        for _ in range(100):
+            with await asyncio.to_thread(urllib.request.urlopen, f"http://{page}/metrics", timeout=30) as reply:
+                lines = reply.read().decode().splitlines()
+            counted = round(
+                sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_FOLDED) and "counted" in line)
+            )
+            if counted >= expected:
+                break
+            await asyncio.sleep(0.1)
+        return counted
 
     def device(self, address: str, number: int) -> "Device":
         """One device as it would reach a server."""

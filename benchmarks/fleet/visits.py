@@ -12,8 +12,8 @@ from benchmarks.service.deltas import Deltas, plan_of
 from benchmarks.service.endpoints import Endpoint
 
 TITLE = (
-    "Visits (TLS, token, hello, one delta of R rows, its durable answer, gone), 16 at once; a second and a core: of the "
-    "server's own CPU; bare: a grpc.aio server with TLS that greets and answers at once; the same client for both"
+    "Visits (TLS, token, hello, one delta of R rows, its durable answer, gone), 16 at once; a second and a core: by "
+    "the server's own CPU; bare: a grpc.aio server with TLS that greets and answers at once; the same client for both"
 )
 _AT_ONCE = 16
 _DEVICES = 200

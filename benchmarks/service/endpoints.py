@@ -43,6 +43,10 @@ class Endpoint:
         """SIGKILL."""
         self._process.kill()
 
+    def start(self) -> None:
+        """The same command again, after :meth:`close`; returns once it listens."""
+        self._process.start()
+
 
 # One client here stands for many: what a single one may send is not what is measured.
 _UNLIMITED: Final = {
