@@ -33,14 +33,14 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker promtool demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables docs
+.PHONY: help setup broker promtool demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, paper-tables, bench-service, bench-secure, bench-local, bench-edge, docs, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, paper-tables, bench-service, bench-secure, bench-local, bench-edge, bench-fleet, docs, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)" "$(VENV)"
@@ -124,6 +124,9 @@ bench-local: setup ## measure randomised reports beside bare sketching and numpy
 
 bench-edge: setup ## measure a device beside the least that it needs: memory, flash, CPU, wire (Linux; ARGS=--quick)
 	@$(PY) -m benchmarks.edge $(ARGS)
+
+bench-fleet: setup ## measure visits, idle sessions, a storm after an outage and a day of 100,000 devices (ARGS=--quick)
+	@$(PY) -m benchmarks.fleet $(ARGS)
 
 soak: setup ## an hour with 2,000 hostile connections beside 50 good clients, as a picture (ARGS="--minutes 5")
 	@$(PY) -m benchmarks.soak $(ARGS)

@@ -62,6 +62,10 @@ class Connection(NamedTuple):
     local: Address
 
 
+#: By file: the system's number of its socket, which no other open socket has, and the connection, to whatever port.
+Seen = dict[int, tuple[int, Connection]]
+
+
 def connection_limits(most: int) -> list[tuple[str, int]]:
     """gRPC's own limits, for ``most`` connections on one address of the server."""
     return [
@@ -84,6 +88,7 @@ class ConnectionGuard:
         self._key = OsEntropy().read(KEY_BYTES)
         self._names: dict[str, bytes] = {}  # by peer, the hash of who was admitted there last
         self._since_s: dict[Connection, float] = {}  # when each was first seen
+        self._seen: Seen = {}
         self._now_s = 0.0
         self._looked_s = 0.0
         self._port = 0
@@ -129,11 +134,13 @@ class ConnectionGuard:
     async def look(self, runtime: Runtime) -> None:
         known = [*self._names]
         files = await runtime.blocking(_files)
-        is_calm = not self._failing and not self._unread and len(files) < self._most // 2
+        is_calm = (
+            not self._failing and not self._unread and len(files) <= 3 * self._most // 4
+        )  # no place has to be made
         if is_calm and self._now_s - self._looked_s < FORGET_S:
             return
         self._looked_s = self._now_s
-        connections = await runtime.blocking(_connections, files, self._port)
+        connections, self._seen = await runtime.blocking(_connections, files, self._port, self._seen)
         self._since_s = {each: self._since_s.get(each, self._now_s) for each in connections}
         peers = {each.peer for each in connections}
         for peer in known:  # not those that were admitted since: their connections may not be among these
@@ -216,14 +223,24 @@ def _files() -> list[int]:
         return [*range(min(file_limit(), _FILES_TRIED_MAX))]
 
 
-def _connections(files: Iterable[int], port: int) -> dict[Connection, int]:
-    """The connections to this port among files, each with its file."""
+def _connections(files: Iterable[int], port: int, seen: Seen) -> tuple[dict[Connection, int], Seen]:
+    """The connections to this port among files, each with its file; and all of them, to be ``seen`` the next time.
+
+    To ask for both addresses of a socket takes 50 times as long as to ask whether a file is still the same socket.
+    """
     found: dict[Connection, int] = {}
+    still: Seen = {}
     for file in files:
-        with suppress(OSError, ValueError), _socket_of(file) as opened:  # closed meanwhile, or no socket
-            if (each := _connection_of(opened)) is not None and each.local.port == port:
+        with suppress(OSError, ValueError):  # closed meanwhile, or no socket
+            number = os.fstat(file).st_ino
+            each = seen[file][1] if file in seen and seen[file][0] == number else _connection_in(file)
+            if each is None:
+                continue
+            if number:
+                still[file] = number, each
+            if each.local.port == port:
                 found[each] = file
-    return found
+    return found, still
 
 
 def _shut_down(connections: Mapping[Connection, int]) -> int:
@@ -249,6 +266,12 @@ def _socket_of(file: int) -> Iterator[socket.socket]:
         yield opened
     finally:
         opened.detach()
+
+
+def _connection_in(file: int) -> Connection | None:
+    """None: it is no connection over IP. An OSError: it is no socket, or was closed."""
+    with _socket_of(file) as opened:
+        return _connection_of(opened)
 
 
 def _connection_of(opened: socket.socket) -> Connection | None:

@@ -1,5 +1,6 @@
 """Which windows a gateway takes deltas for: opened by its clock, never by data, and known from the store."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -14,6 +15,7 @@ from hushsum_proto.answers import Refusal, ServiceReason
 
 _ORDER: Final = tuple(WindowState)
 _NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
+_SPAN_AGE_S_MAX: Final = 0.25  # of what a client is told when its session opens; every answer reads the store anew
 _SLEEP_S_MAX: Final = 5.0  # a wall clock may be set; this is how late a gateway may notice
 
 
@@ -42,6 +44,7 @@ class WindowTracker:
         self.first_window = first_window
         self._staleness = staleness
         self._known: dict[int, WindowState] = {}
+        self._read_s = -math.inf  # when the latest read of all open windows began
         self._beyond: int | None = None  # the first window that the store did not open because of the plan's horizon
 
     def state(self, window: int) -> WindowState | None:
@@ -77,9 +80,10 @@ class WindowTracker:
         )
 
     async def span(self) -> tuple[int, int]:
-        """The oldest and the newest window that take deltas now, by a fresh read of the store."""
+        """The oldest and the newest window that take deltas now, by a read of the store of the last quarter second."""
         await self.open_accepted()  # the clock may have been set since the task below looked
-        await self.refresh()
+        if self._runtime.monotonic() - self._read_s > _SPAN_AGE_S_MAX:
+            await self.refresh()
         accepted = self.accepted()
         return min([*self._open(), accepted.start]), max(accepted.stop - 1, self.first_window)
 
@@ -113,7 +117,7 @@ class WindowTracker:
 
     async def refresh(self, windows: Collection[int] = ()) -> None:
         """Reads again the states of these windows, and of all that are known as open or as closing."""
-        was_open = self._open()
+        began_s, was_open = self._runtime.monotonic(), self._open()
         wanted = [*windows, *(window for window, state in self._known.items() if state in UNSEALED)]
         if wanted:
             states = await self._store.states(self._plan.id, min(wanted), max(wanted))
@@ -122,6 +126,7 @@ class WindowTracker:
             for window in was_open:
                 if window not in states and self._known.get(window) is WindowState.OPEN:
                     del self._known[window]
+        self._read_s = max(self._read_s, began_s)
 
     async def open_accepted(self) -> None:
         """Records that the windows that the clock allows are open here, where nothing is known of them yet."""

@@ -43,6 +43,10 @@ class Endpoint:
         """SIGKILL."""
         self._process.kill()
 
+    def start(self) -> None:
+        """The same command again, after :meth:`close`; returns once it listens."""
+        self._process.start()
+
 
 # One client here stands for many: what a single one may send is not what is measured.
 _UNLIMITED: Final = {
@@ -74,7 +78,7 @@ def service(plan: Plan, folder: Path, **settings: object) -> Iterator[Endpoint]:
     }
     file = folder / "aggregator.toml"
     file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()), encoding="utf-8")
-    yield from _served("the service", port, ["-m", "aggregator", "--config", str(file)], folder)
+    yield from served("the service", port, ["-m", "aggregator", "--config", str(file)], folder)
 
 
 @contextmanager
@@ -82,10 +86,11 @@ def bare(folder: Path) -> Iterator[Endpoint]:
     """A bidirectional stream of grpc.aio that answers each message at once, and keeps nothing."""
     folder.mkdir()
     port = free_port()
-    yield from _served("the bare stream", port, ["-m", "benchmarks.service.bare_stream", str(port)], folder)
+    yield from served("the bare stream", port, ["-m", "benchmarks.service.bare_stream", str(port)], folder)
 
 
-def _served(name: str, port: int, command: Sequence[str], folder: Path) -> Iterator[Endpoint]:
+def served(name: str, port: int, command: Sequence[str], folder: Path) -> Iterator[Endpoint]:
+    """A server of this interpreter, until it is killed."""
     environment = {"PYTHONPATH": ":".join([str(Path.cwd()), *(entry for entry in sys.path if entry)])}
     output, words = folder / "output.log", [sys.executable, *command]
     process = ServerProcess(name, words, output, lambda: is_listening(port), environment=environment)

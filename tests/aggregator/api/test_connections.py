@@ -271,7 +271,7 @@ async def test_two_connections_of_one_port_to_two_addresses_are_two() -> None:
             opened.connect((target, port))
             source = opened.getsockname()
         await asyncio.sleep(0.2)
-        found = connections._connections(connections._files(), port)
+        found, _ = connections._connections(connections._files(), port, {})
     assert len(found) == 2
     await server.stop(None)
 
@@ -306,7 +306,7 @@ async def test_files_that_cannot_be_listed_are_tried_one_by_one(monkeypatch: pyt
     async with bare_server() as (address, _, _):
         with connected(address, 3):
             await asyncio.sleep(0.2)
-            assert len(connections._connections(connections._files(), int(address.rpartition(":")[2]))) == 3
+            assert len(connections._connections(connections._files(), int(address.rpartition(":")[2]), {})[0]) == 3
 
 
 def test_where_somebody_was_admitted_ten_times_as_many_calls_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,3 +358,23 @@ def test_a_full_table_of_failures_closes_nobody(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_peer_is_known_by_one_spelling_of_its_address(peer: str, address: Address) -> None:
     assert address_of(peer) == address
+
+
+def test_a_file_that_has_become_another_connection_is_seen_as_that_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(server.getsockname()) as first:
+            accepted, _ = server.accept()
+            file = accepted.fileno()
+            found, seen = connections._connections([file], port, {})
+            here, there = Address(*server.getsockname()), Address(*first.getsockname())
+            assert found == {connections.Connection(there, here): file}
+            assert connections._connections([file], port, seen)[0] == found
+            accepted.close()
+        assert connections._connections([file], port, seen)[0] == {}
+        with socket.create_connection(server.getsockname()) as second:
+            accepted, _ = server.accept()
+            with accepted:
+                assert accepted.fileno() == file, "the system gives the lowest number that is free"
+                [again] = connections._connections([file], port, seen)[0]
+                assert again.peer == second.getsockname()
