@@ -352,8 +352,12 @@ def _plane(panel: PlanePanel, values: Floats, label: str, scale: ColourScale, bo
         columns = _varying(panel.points[:2]), _varying(panel.points[:: len(panel.x)])
         hover = _hover(asks, box, panel.points[0], columns, (x.low, x.high), (y.low, y.high))
     unit = label.replace("\n", ", ") if is_value else "linear colour scale"
-    caption = "" if small else f"{title}{panel.where}; {unit}" + ("; outlined: more than noise explains (5 % in all)" if
-        is_value and len(panel.named) else "")
+    caption = (
+        ""
+        if small
+        else f"{title}{panel.where}; {unit}"
+        + ("; outlined: more than noise explains (5 % in all)" if is_value and len(panel.named) else "")
+    )
     return Picture(_svg(box, parts, caption or f"{panel.x_label} and {panel.y_label}", **hover), caption, is_wide=False)
 
 
@@ -375,20 +379,21 @@ def _cells(grid: Floats, scale: ColourScale, x: _Axis, y: _Axis) -> list[Markup]
     """One path for each colour, of runs of cells that follow each other in a row."""
     rows, columns = grid.shape
     level = scale.level(grid.reshape(-1)).reshape(rows, columns)
-    # In tenths of a unit, and shared by neighbours: no seam shows between them.
+    # In tenths of a unit. Runs are strokes as high as a row and a little more, so that no seam shows between rows.
     across = np.round(10 * np.linspace(x.start, x.end, columns + 1)).astype(np.int64)
-    down = np.round(10 * np.linspace(y.start, y.end, rows + 1)).astype(np.int64)
+    step = (y.end - y.start) / rows
+    down = np.round(10 * (y.start + step * (np.arange(rows) + 0.5))).astype(np.int64)
     paths: dict[int, list[str]] = {}
     for row in range(rows):
         edges = np.flatnonzero(np.diff(level[row])) + 1
         starts = [0, *edges.tolist()]
-        top, height = int(down[row + 1]), int(down[row] - down[row + 1])
         for start, stop in zip(starts, [*starts[1:], columns], strict=True):
             if (colour := int(level[row, start])) >= 0:
                 left, width = int(across[start]), int(across[stop] - across[start])
-                paths.setdefault(colour, []).append(f"M{left} {top}h{width}v{height}h-{width}z")
-    drawn = [_element("path", d="".join(paths[colour]), fill=scale.colour(colour)) for colour in sorted(paths)]
-    return [_element("g", _joined(drawn), transform="scale(.1)", shape_rendering="crispEdges")]
+                paths.setdefault(colour, []).append(f"M{left} {down[row]}h{width}")
+    drawn = [_element("path", d="".join(paths[colour]), stroke=scale.colour(colour)) for colour in sorted(paths)]
+    height = f"{10 * abs(step) + 1.5:.0f}"
+    return [_element("g", _joined(drawn), transform="scale(.1)", stroke_width=height, shape_rendering="crispEdges")]
 
 
 def _contours(panel: PlanePanel, grid: Floats, levels: Floats, x: _Axis, y: _Axis, class_: str) -> list[Markup]:
@@ -441,9 +446,7 @@ def _bars(panel: BarPanel) -> Picture:
         for end in ends:
             path = f"M{_number(middle - 6)} {_number(end)}h12"
             parts.append(_element("path", d=path, class_="error"))
-        parts.append(
-            _element("path", d=f"M{_number(middle)} {_number(ends[0])}V{_number(ends[1])}", class_="error")
-        )
+        parts.append(_element("path", d=f"M{_number(middle)} {_number(ends[0])}V{_number(ends[1])}", class_="error"))
         short = name if len(name) <= letters else f"{name[: letters - 1]}…"
         parts.append(_text(middle, box.y[0] + 18, short, text_anchor="middle"))
     if low < 0:

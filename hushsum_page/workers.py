@@ -37,11 +37,14 @@ class Workers:
         """
         if self._waiting >= self._waiting_max:
             raise BusyError
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*arguments))
-        finally:
-            self._waiting -= 1
+        loop, self._waiting = asyncio.get_running_loop(), self._waiting + 1
+        work = self._pool.submit(function, *arguments)
+        # Counted until the call itself has ended, also where nobody waits for it any more.
+        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        return await asyncio.wrap_future(work)
+
+    def _ended(self) -> None:
+        self._waiting -= 1
 
     def close(self) -> None:
         """Ends the threads once what runs has ended; what waits does not begin."""
