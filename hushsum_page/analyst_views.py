@@ -288,8 +288,7 @@ def _shown(release: Release, choice: Choice, asks: str, file: str) -> Shown:
     if is_drawable(release.plan):
         try:
             drawn = drawn_release(release, choice, asks=asks)
-            view = panels_of(release, choice)[1] if drawn.kind == "density" else None
-            code = code_of_figure(file, drawn.kind, view)
+            code = code_of_figure(file, drawn)
         except (PlanError, ValueError) as error:
             why_not = str(error)
     else:

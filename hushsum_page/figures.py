@@ -214,7 +214,9 @@ def drawn_release(release: Queryable, choice: Choice, *, asks: str) -> Drawn:
     drawn = _drawn(panels, asks)
     if panels.kind == "cdf":
         drawn.tables.insert(0, _quantiles(release))
-    return drawn if view is None else replace(drawn, held=tuple(enumerate(view.held)), columns=view.columns)
+    if view is None:
+        return replace(drawn, columns=choice.columns)
+    return replace(drawn, held=tuple(enumerate(view.held)), columns=view.columns)
 
 
 def drawn_difference(comparison: Comparison, choice: Choice) -> Drawn:
@@ -395,21 +397,26 @@ def png_of(panels: Panels, *, dark: bool) -> bytes:
 # ---------------------------------------------------------------------------------------------------------------- code
 
 
-def code_of_figure(file: str, kind: str, view: View | None) -> str:
+def code_of_figure(file: str, drawn: Drawn) -> str:
     """The lines of Python that draw the same figure of a release."""
-    lines = ["import hushsum as hs", "", f"release = hs.load({file!r})"]
-    if view is None:
-        return "\n".join([*lines, f'release.plot({kind!r}).savefig("figure.png")'])
-    held = ", ".join(f"{value:.6g}" for value in view.held)
-    held = f"({held},)" if len(view.held) == 1 else f"({held})"
-    columns = f"({view.columns[0]},)" if len(view.columns) == 1 else str(tuple(view.columns))
+    if drawn.kind != "density":
+        columns = f", columns={list(drawn.columns)}" if drawn.columns else ""
+        return "\n".join(
+            [
+                "import hushsum as hs",
+                "",
+                f"release = hs.load({file!r})",
+                f'release.plot({drawn.kind!r}{columns}).savefig("figure.png")',
+            ]
+        )
+    held = tuple(value for _, value in drawn.held)
     return "\n".join(
         [
             "import hushsum as hs",
             "from hushsum import panels, plots",
             "",
             f"release = hs.load({file!r})",
-            f"view = panels.View({columns}, {held})",
+            f"view = panels.View({drawn.columns}, {held})",
             'plots.density_figure(release, view=view).savefig("figure.png")',
         ]
     )

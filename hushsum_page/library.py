@@ -121,3 +121,12 @@ def _size_of(entry: PlanEntry) -> int:
     for side in entry.plan.counters_shape:
         size *= side
     return size
+
+
+def warm_up() -> None:
+    """Loads what the first picture would: nobody waits for it then."""
+    import contourpy  # noqa: F401  it is loaded for the pictures, and used there
+
+    from hushsum import families
+
+    families.warm_up()

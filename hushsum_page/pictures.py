@@ -31,7 +31,6 @@ Floats = npt.NDArray[np.float64]
 
 _FINER: Final = 2  # a heat map has so many cells along each side for one point: colours change in smaller steps
 _DOTS_MAX: Final = 130  # of a curve over time, whose windows are marked up to that number
-_LEGEND_MAX: Final = 46  # characters of a name in a legend
 
 
 class Picture(NamedTuple):
@@ -60,6 +59,11 @@ class _Box(NamedTuple):
     def y(self) -> tuple[float, float]:
         """From the lower end to the upper one."""
         return float(self.height - self.bottom), float(self.top)
+
+
+_SMALL: Final = _Box(250, 210, 50, 14, 8, 42)
+_LEGEND_HEIGHT: Final = 20
+_LETTER: Final = 6.6  # the usual width of a letter
 
 
 class _Axis(NamedTuple):
@@ -105,7 +109,7 @@ def pictures(panels: Panels, *, asks: str = "") -> list[list[Picture]]:
 def _pictures_of(panel: Panel, *, small: bool, shared: ColourScale | None, asks: str, columns: int) -> list[Picture]:
     if isinstance(panel, PlanePanel):
         if small:
-            return [_plane(panel, panel.value, "", shared or _scale_of([panel]), _Box(250, 210, 52, 6, 6, 42), asks)]
+            return [_plane(panel, panel.value, "", shared or _scale_of([panel]), _SMALL, asks)]
         drawn = [_plane(panel, panel.value, panel.label, _scale_of([panel]), _Box(520, 400, right=96), asks)]
         if np.isnan(panel.half).all():
             drawn.append(Picture(Markup(""), NO_ERROR, is_wide=False))
@@ -119,7 +123,7 @@ def _pictures_of(panel: Panel, *, small: bool, shared: ColourScale | None, asks:
         return [_bars(panel)]
     if isinstance(panel, StepPanel):
         return [_steps(panel, _Box(520, 280) if columns > 1 else _Box(1040, 300))]
-    box = _Box(250, 210, 52, 6, 6, 42) if small else _Box(520, 280) if columns > 1 else _Box(1040, 300)
+    box = _SMALL if small else _Box(520, 280) if columns > 1 else _Box(1040, 300)
     return [_line(panel, box, asks, small=small)]
 
 
@@ -180,9 +184,11 @@ def _axes(
         _element("path", d=f"M{_number(left)} {_number(high)}V{_number(low)}H{_number(right)}", class_="frame")
     )
     parts.append(_text((left + right) / 2, box.height - 8, labels[0], "label", text_anchor="middle"))
-    middle = (low + high) / 2
+    middle, upright = (low + high) / 2, labels[1]
+    if len(upright) * _LETTER > low - high:
+        upright = upright.partition(":")[0]  # the caption or the table has the rest
     parts.append(
-        _text(14, middle, labels[1], "label", text_anchor="middle", transform=f"rotate(-90 14 {_number(middle)})")
+        _text(14, middle, upright, "label", text_anchor="middle", transform=f"rotate(-90 14 {_number(middle)})")
     )
     return parts
 
@@ -213,6 +219,9 @@ def _range(values: Iterable[Floats], *, zero: bool) -> tuple[float, float]:
 
 
 def _line(panel: LinePanel, box: _Box, asks: str, *, small: bool) -> Picture:
+    named = [] if small else _named(panel)
+    if named:
+        box = box._replace(height=box.height + _LEGEND_HEIGHT, top=box.top + _LEGEND_HEIGHT)
     curves = [each for curve in panel.curves for each in (curve.value, curve.low, curve.high)]
     low, high = _range(curves, zero=True)
     first, last = float(panel.x[0]), float(panel.x[-1])
@@ -235,8 +244,7 @@ def _line(panel: LinePanel, box: _Box, asks: str, *, small: bool) -> Picture:
         _element("circle", cx=float(x(panel.x[at])), cy=float(y(panel.curves[0].value[at])), r=2.5, class_="mark")
         for at in panel.marked.tolist()
     )
-    if not small:
-        parts.extend(_legend(panel, box))
+    parts.extend(_legend(named, box))
     hover: dict[str, object] = {}
     if asks and len(panel.points):
         hover = _hover(asks, box, panel.points[0], (_varying(panel.points),), (first, last), None)
@@ -291,20 +299,26 @@ def _points(x: Floats, y: Floats) -> str:
     return "L".join(f"{_number(each)} {_number(there)}" for each, there in zip(x.tolist(), y.tolist(), strict=True))
 
 
-def _legend(panel: LinePanel, box: _Box) -> list[Markup]:
-    """The names of the curves, above each other at the right, where there are several or a mark."""
+def _named(panel: LinePanel) -> list[tuple[str, str]]:
+    """Colours and names for the legend; none where one curve says nothing that its axis does not."""
     named = [(_colour_class(curve.colour), curve.name) for curve in panel.curves]
     if len(panel.marked):
         named.append(("mark", panel.marked_as))
-    if len(named) == 1:
-        return []
-    parts = []
-    for number, (colour, name) in enumerate(named):
-        short = name if len(name) <= _LEGEND_MAX else f"{name[: _LEGEND_MAX - 1]}…"
-        height = box.top + 14 + 17 * number
-        right = box.x[1] - 8
-        parts.append(_text(right - 18, height, short, text_anchor="end", class_="legend"))
-        parts.append(_element("rect", x=right - 12, y=height - 9.0, width=12.0, height=8.0, class_=f"key {colour}"))
+    return named if len(named) > 1 or panel.is_time else []
+
+
+def _legend(named: Sequence[tuple[str, str]], box: _Box) -> list[Markup]:
+    """Names beside each other above the plot; they share its width."""
+    parts: list[Markup] = []
+    if not named:
+        return parts
+    letters = max(6, int((box.x[1] - box.x[0]) / len(named) / _LETTER) - 4)
+    place = box.x[0]
+    for colour, name in named:
+        short = name if len(name) <= letters else f"{name[: letters - 1]}…"
+        parts.append(_element("rect", x=place, y=8.0, width=12.0, height=8.0, class_=f"key {colour}"))
+        parts.append(_text(place + 17, 16.5, short, "legend"))
+        place += 17 + _LETTER * len(short) + 16
     return parts
 
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from hushsum.entropy import Entropy
 from hushsum_page.app import page_app
 from hushsum_page.files import FilesSource
-from hushsum_page.library import Library
+from hushsum_page.library import Library, warm_up
 from hushsum_page.server import BoundedListener, PageServer
 from hushsum_page.sessions import OneTimeToken, Sessions
 from hushsum_page.settings import PageSettings
@@ -48,7 +48,9 @@ class Viewer:
         settings = PageSettings(LOOPBACK_HOSTS, listener.port, is_secure=False)
 
         def make_app() -> ASGIApp:
-            return page_app(Library(source, Workers()), sessions, settings, clock, signs_in_by_address=True)
+            workers = Workers()
+            workers.prepare(warm_up)
+            return page_app(Library(source, workers), sessions, settings, clock, signs_in_by_address=True)
 
         self.server = PageServer(listener, make_app, None)
         self.address = f"http://{_HOST}:{listener.port}/sign-in?token={token.text}"

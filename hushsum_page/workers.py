@@ -43,6 +43,10 @@ class Workers:
         work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
         return await asyncio.wrap_future(work)
 
+    def prepare(self, function: Callable[[], object]) -> None:
+        """Runs a call before all others, whose result nobody waits for."""
+        self._pool.submit(function)
+
     def _ended(self) -> None:
         self._waiting -= 1
 
