@@ -23,7 +23,7 @@ PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
 
 # mypy refuses a folder without any Python.
-SOURCES := hushsum hushsum_cli edge_client aggregator hushsum_simulator proto/hushsum_proto benchmarks examples build_tools compose tests
+SOURCES := hushsum hushsum_cli hushsum_page edge_client aggregator hushsum_simulator proto/hushsum_proto benchmarks examples build_tools compose tests
 TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 export MPLBACKEND := Agg

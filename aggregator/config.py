@@ -479,7 +479,10 @@ def _page(config: Config) -> Iterator[str]:
         if getattr(config, key) is not None and getattr(config, needed) is None:
             yield f"{key}: requires {needed}: a proxy proves itself with its secret"
     if config.tokens is None and config.page_proxy_header is None:
-        yield "page_listen: requires tokens, with which callers sign in (see `hushsum admin tokens`), or page_proxy_header"
+        yield (
+            "page_listen: requires tokens, with which callers sign in (see `hushsum admin tokens`), or "
+            "page_proxy_header"
+        )
     if config.role == "worker":
         yield "page_listen: allowed only with role = all, gateway or releaser, got role = worker"
     host = host_and_port(address)[0]

@@ -20,7 +20,7 @@ from hushsum_page.library import Library
 from hushsum_page.middleware import Guard, OnError
 from hushsum_page.questions import QuestionError
 from hushsum_page.sessions import Holder, Session, Sessions, SignInLimit, is_same
-from hushsum_page.settings import PROXY_SECRET_HEADER, PageSettings
+from hushsum_page.settings import PROXY_HEADER, PageSettings
 from hushsum_page.site import READ, Endpoint, NavigationEntry, Site, View, may_see
 from hushsum_page.source import MissingReleaseError
 from hushsum_page.workers import BusyError
@@ -125,7 +125,7 @@ class Page:
         if (value := self._cookie(request)) and (session := self._sessions.find(value)) is not None:
             return session
         proxy = self._settings.proxy
-        if proxy is None or not is_same(request.headers.get(PROXY_SECRET_HEADER, ""), proxy.secret):
+        if proxy is None or not is_same(request.headers.get(PROXY_HEADER, ""), proxy.secret):
             return None
         name = request.headers.get(proxy.header, "")
         return Session(Holder(name, may_read=True, may_administer=False), "", 0.0, 0.0) if name else None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BytesIO, StringIO
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,7 @@ _ROWS_MAX: Final = 26  # of a table beside a picture; the CSV file has all
 _SIDE_MAX: Final = 9  # points along each side of a table of a plane
 _QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 _COLUMNS_MAX: Final = 200  # that are offered
+_DRAWING: Final = Lock()  # matplotlib's theme is one for all threads
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,12 @@ def choice_of(plan: Plan, parameters: Mapping[str, str]) -> Choice:
     columns = [_column(parameters[key], dim) for key in ("x", "y") if parameters.get(key)]
     if len(set(columns)) < len(columns):
         raise QuestionError("columns: expected two different ones")
-    held = []
-    for key in sorted(parameters, key=lambda each: (len(each), each)):
-        if key.startswith("hold") and parameters[key].strip():
-            held.append((_column(key.removeprefix("hold"), dim), _value(parameters[key])))
-    return Choice(kind, tuple(columns), tuple(held))
+    held = {
+        _column(key.removeprefix("hold"), dim): _value(text)
+        for key, text in parameters.items()
+        if key.startswith("hold") and text.strip()
+    }
+    return Choice(kind, tuple(columns), tuple(sorted(held.items())))
 
 
 def _column(text: str, dim: int) -> int:
@@ -389,7 +392,7 @@ def png_of(panels: Panels, *, dark: bool) -> bytes:
     from hushsum import plots  # matplotlib takes a second to load, and only pictures for downloading need it
 
     file = BytesIO()
-    with plots.theme(dark=dark):
+    with _DRAWING, plots.theme(dark=dark):
         plots.draw(panels).savefig(file, format="png")
     return file.getvalue()
 

@@ -63,9 +63,11 @@ class FilesSource:
         try:
             data = file.path.read_bytes()
         except OSError as error:
-            raise MissingReleaseError(f"{file.path.name} cannot be read any more: {error.strerror}") from error
+            raise MissingReleaseError(f"the file {file.path.name} cannot be read any more: {error.strerror}") from error
         if _id_of(data) != outcome.id:
-            raise MissingReleaseError(f"{file.path.name} has changed since the start: start `hushsum view` again")
+            raise MissingReleaseError(
+                f"the file {file.path.name} has changed since the start: start `hushsum view` again"
+            )
         return data
 
 

@@ -1,11 +1,9 @@
 """Releases of a source, loaded: a few of them at a time in memory, and what was computed of them."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from hushsum.errors import HushsumError
-from hushsum.query import Queryable
 from hushsum.release_format import COUNTERS_MAX
 from hushsum.releases import Release, Series
 from hushsum_page.source import RELEASED, MissingReleaseError, OutcomeEntry, PlanEntry, Source

@@ -1,9 +1,9 @@
 """What holds for every request and response: the Host header, headers of safety, errors that say nothing of inside."""
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +20,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _NO_STORE: Final = "no-store"
 
 OnError = Callable[[Exception], None]
@@ -27,10 +28,10 @@ OnError = Callable[[Exception], None]
 
 def host_name(host: str) -> str:
     """The name of a Host header, without its port, in lower case; empty for none that can be read."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
+    match = _HOST.fullmatch(host)
+    if match is None:
         return ""
+    name = match["name"].strip("[]")
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

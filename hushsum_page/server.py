@@ -40,7 +40,7 @@ class BoundedListener(socket.socket):
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind((host, port))
             self.listen(CONNECTIONS_MAX)
-            self.setblocking(False)
+            self.settimeout(0.0)  # it does not block
         except OSError:
             self.close()
             raise

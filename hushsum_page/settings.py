@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 #: What a proxy proves itself with.
-PROXY_SECRET_HEADER: Final = "x-hushsum-proxy-secret"
+PROXY_HEADER: Final = "x-hushsum-proxy-secret"
 
 
 @dataclass(frozen=True)

@@ -60,4 +60,5 @@ def opening_page(address: str) -> str:
     """A file that leads a browser to an address."""
     from markupsafe import escape
 
-    return f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(address)}"><title>Hushsum</title>\n'
+    refresh = f'<meta http-equiv="refresh" content="0; url={escape(address)}">'
+    return f'<!doctype html><meta charset="utf-8">{refresh}<title>Hushsum</title>\n'
