@@ -65,9 +65,7 @@ class FilesSource:
         except OSError as error:
             raise MissingReleaseError(f"the file {file.path.name} cannot be read any more: {error.strerror}") from error
         if _id_of(data) != outcome.id:
-            raise MissingReleaseError(
-                f"the file {file.path.name} has changed since the start: start `hushsum view` again"
-            )
+            raise MissingReleaseError(f"the file {file.path.name} has changed: start `hushsum view` again")
         return data
 
 

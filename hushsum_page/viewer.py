@@ -34,6 +34,7 @@ class Viewer:
 
     Attributes:
         address: What to open.
+        source: What it shows.
 
     Raises:
         ReleaseError: A file is no release; the text names it.
@@ -41,7 +42,7 @@ class Viewer:
     """
 
     def __init__(self, paths: Iterable[Path], port: int, *, entropy: Entropy, clock: Callable[[], float]) -> None:
-        source = FilesSource(paths)
+        self.source = source = FilesSource(paths)
         token = OneTimeToken(entropy)
         sessions = Sessions(token, entropy, clock, session_s_max=math.inf, idle_s_max=math.inf)
         listener = BoundedListener(_HOST, port, clock)

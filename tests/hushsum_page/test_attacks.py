@@ -135,9 +135,7 @@ def test_a_name_of_a_file_has_nothing_that_could_be_misread(text: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,60}", safe_name(text))
 
 
-def test_code_that_is_shown_quotes_every_text(
-    hostile: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_is_shown_quotes_every_text(hostile: Browser) -> None:
     release = address_of(hostile, "<img src=x onerror=alert(0)>.hush")
     page = hostile.client.get(release, params={"c0": "3", "c1": "7", "label": HOSTILE[:60]}).text
     for code in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", page, re.DOTALL):
@@ -446,7 +444,7 @@ def test_caches_drop_what_was_not_used_for_longest() -> None:
 
 
 def test_what_requests_leave_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that all differ: the caches stay within their sizes. The long run of 10,000 is in test_page_server.py."""
+    """Requests that all differ: the caches stay within their sizes. test_page_server.py has 10,000 of them."""
     browser = browser_of(tmp_path, windows(small_plan(record=NAMED), 6))
     releases, computed = browser.library._releases, browser.library._computed
     monkeypatch.setattr(releases, "_size_max", 3000)
