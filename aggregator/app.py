@@ -14,6 +14,7 @@ from aggregator.api.catalog import CatalogService
 from aggregator.api.collection import Collection, Handshake
 from aggregator.api.secure_sum import SecureSumService
 from aggregator.api.server import Server, Services, streams_of
+from aggregator.auth.tokens import TokenFile
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
@@ -94,6 +95,7 @@ class Service:
         grpc: Where it listens, ``host:port``.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty if it is off.
         page: Where the web page listens, ``host:port``; empty if it is off.
+        tokens: Who may sign in there.
         workers: In a role that folds.
         gateway: In a role that collects.
         sums: In a role that collects, of a secure plan.
@@ -104,6 +106,7 @@ class Service:
     gateway: Gateway
     sums: CohortCoordinator | None = None
     page: str = ""
+    tokens: TokenFile | None = None
 
     def __init__(
         self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, telemetry: ProcessTelemetry
@@ -164,7 +167,7 @@ class Service:
         from aggregator.page import ServicePage  # it needs the extra page, which is for this alone
 
         page = ServicePage(self.config, self.catalog, server.tokens, self.runtime)
-        self.page = page.address
+        self.page, self.tokens = page.address, server.tokens
         page.start()
         self._supervisor.at_the_end("page", lambda: self.runtime.blocking(page.stop), self._stop_s)
 
