@@ -33,7 +33,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables docs
+.PHONY: help setup broker browser demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge paper-tables docs
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -48,13 +48,16 @@ setup: ## make the environment in .venv; does nothing when it is up to date
 broker: setup ## fetch the Kafka that tests start into .cache, once (Java 17 and Maven)
 	@$(PY) build_tools/kafka_jars.py
 
+browser: ## install Chromium, in which tests look at the web page; does nothing where it is installed
+	@sh build_tools/browser.sh
+
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
+test: setup broker browser ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
 	@$(IN_MEMORY) $(PY) -m pytest $(SIDE_BY_SIDE) $(KEPT) --durations=20 $(ARGS)
 
-test-long: setup broker ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
+test-long: setup broker browser ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
 	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
 test-python: ## the test suite under another interpreter, in an environment of its own (PYTHON=python3.13)

@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "starlette": "page",
     "uvicorn": "page",
     "jinja2": "page",
+    "contourpy": "page",
     "altair": "interactive",
     "vl_convert": "interactive",
     "numba": "fast",

@@ -37,6 +37,8 @@ def view(*, release_files: tuple[Path, ...], port: int, opens: bool) -> None:
     try:
         viewer = Viewer(release_files, port, entropy=OsEntropy(), clock=time.monotonic)
     except OSError as error:
+        if error.filename is not None:  # of a file
+            raise
         raise click.ClickException(f"127.0.0.1:{port} cannot be used: {error.strerror or error}") from error
     click.echo(f"Open {viewer.address}")
     click.echo("Ctrl-C stops it.")

@@ -138,7 +138,7 @@ def _element(name: str, content: Markup | str = "", /, **attributes: object) -> 
         if value is not None
     )
     inner = escape(content)
-    return Markup(f"<{name}{texts}>{inner}</{name}>" if inner else f"<{name}{texts}/>")  # noqa: S704  escaped above
+    return Markup(f"<{name}{texts}>{inner}</{name}>" if inner else f"<{name}{texts}/>")  # noqa: S704  every text in it is escaped above
 
 
 def _number(value: float) -> str:

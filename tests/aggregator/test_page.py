@@ -214,8 +214,8 @@ def test_the_names_that_browsers_may_ask_for(listen: str, hosts: str, expected: 
 
 @pytest.mark.parametrize(
     ("text", "mode", "message"),
-    [(SECRET, 0o644, "accessible to other users"), ("short", 0o600, "at least 16"), ("two\nlines" * 3, 0o600, "one line"),
-     ("é" * 20, 0o600, "one line")],
+    [(SECRET, 0o644, "accessible to other users"), ("short", 0o600, "at least 16"), 
+     ("two\nlines" * 3, 0o600, "one line"), ("é" * 20, 0o600, "one line")],
 )  # fmt: skip
 def test_a_secret_of_a_proxy_that_protects_nothing_is_refused(
     text: str, mode: int, message: str, tmp_path: Path
@@ -238,7 +238,10 @@ def test_a_secret_of_a_proxy_that_protects_nothing_is_refused(
         ({"page_listen": "127.0.0.1:1"}, "page_listen: requires tokens"),
         ({"page_hosts": "a.example"}, "page_hosts: allowed only with page_listen"),
         ({"page_listen": "7445"}, "page_listen: got '7445': expected host:port"),
-        ({"page_listen": "127.0.0.1:1", "page_proxy_header": "X-User"}, "page_proxy_header: requires page_proxy_secret"),
+        (
+            {"page_listen": "127.0.0.1:1", "page_proxy_header": "X-User"},
+            "page_proxy_header: requires page_proxy_secret",
+        ),
         ({"page_listen": "127.0.0.1:1", "page_proxy_header": "X User"}, "page_proxy_header: got 'X User'"),
         ({"page_listen": "10.0.0.1:1", "tokens": "t"}, "page_listen: unencrypted connections are allowed only on"),
         (
