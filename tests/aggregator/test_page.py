@@ -214,7 +214,7 @@ def test_the_names_that_browsers_may_ask_for(listen: str, hosts: str, expected: 
 
 @pytest.mark.parametrize(
     ("text", "mode", "message"),
-    [(SECRET, 0o644, "accessible to other users"), ("short", 0o600, "at least 16"), 
+    [(SECRET, 0o644, "accessible to other users"), ("short", 0o600, "at least 16"),
      ("two\nlines" * 3, 0o600, "one line"), ("é" * 20, 0o600, "one line")],
 )  # fmt: skip
 def test_a_secret_of_a_proxy_that_protects_nothing_is_refused(

@@ -1,6 +1,7 @@
 """The page in headless Chromium: nothing on its console, nothing for axe to say, read by pointer, keys and phone.
 
-With ``HUSHSUM_SCREENSHOTS=DIR`` the pictures of docs/how-to/page.md are written there.
+With ``HUSHSUM_SCREENSHOTS=DIR`` every view is also saved there as a picture; those of docs/how-to/page.md are made so, with
+``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
 import os
@@ -29,6 +30,37 @@ ARGUMENTS = [
 SCHEMES = ("light", "dark")
 SCREENSHOTS = os.environ.get("HUSHSUM_SCREENSHOTS", "")
 WAIT_MS = 10_000
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+PEOPLE = small_plan(
+    record={"names": ["age", "income"], "units": ["years", "1,000"], "lower": [0, 0], "upper": [100, 80]},
+    sketch={"rows": 400, "buckets": 256, "bandwidth": 12},
+)
+#: Of docs/how-to/page.md: a view, its theme, and the size of the window.
+DOCUMENTED = {
+    "release": ("people", "light", (1000, 1000)),
+    "over-time": ("time", "dark", (1000, 640)),
+    "compare": ("compare", "light", (1000, 940)),
+    "phone": ("people", "dark", (390, 1000)),
+}
+
+
+def two_groups() -> Any:
+    drawn = np.random.default_rng(1)
+    young = drawn.normal([25, 20], [6, 5], (10_000, 2))
+    return np.clip(np.concatenate([young, drawn.normal([55, 45], [10, 8], (10_000, 2))]), 0, [100, 80])
+
+
+def save(page: Any, name: str, *, full: bool = True) -> None:
+    """Saves a picture of a page where pictures are wanted, with as few bytes as its flat colours need."""
+    if not SCREENSHOTS:
+        return
+    from PIL import Image
+
+    path = Path(SCREENSHOTS) / f"{name}.png"
+    page.screenshot(path=path, full_page=full)
+    Image.open(path).convert("RGB").quantize(256, method=1).save(path, optimize=True)
 
 
 class Seen:
@@ -67,6 +99,7 @@ class Site:
     def __init__(self, folder: Path, browser: Any) -> None:
         releases = {name: make() for name, make in MAKERS.items()}
         releases |= windows(small_plan(record=NAMED, sketch={"rows": 50}), 100)
+        releases["people"] = central(PEOPLE, two_groups())
         releases["other"] = central(small_plan(record=NAMED), np.tile([5.0, 5.0], (500, 1)), seed=9)
         self.viewer = Viewer(saved(folder, releases), 0, entropy=OsEntropy(), clock=time.monotonic)
         self.viewer.server.start()
@@ -127,9 +160,8 @@ def test_a_view_is_silent_and_accessible_in_both_themes(site: Site, view: str) -
         if view in DIFFERENT or scheme == "dark":
             seen.assert_accessible()
         seen.assert_no_wider_than_its_window()
-        if SCREENSHOTS:
-            seen.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
-            seen.page.screenshot(path=f"{SCREENSHOTS}/{view.replace(' ', '-')}-{scheme}.png", full_page=True)
+        seen.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = false)")
+        save(seen.page, f"{view.replace(' ', '-')}-{scheme}")
     seen.assert_silent()
     seen.page.context.close()
 
@@ -141,8 +173,18 @@ def test_a_view_fits_a_phone(site: Site, view: str) -> None:
     seen.assert_no_wider_than_its_window()
     seen.assert_accessible()
     seen.assert_silent()
-    if SCREENSHOTS:
-        seen.page.screenshot(path=f"{SCREENSHOTS}/{view}-phone.png", full_page=True)
+    save(seen.page, f"{view}-phone")
+    seen.page.context.close()
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_the_documentation_shows_this_view(site: Site, name: str) -> None:
+    view, scheme, (width, height) = DOCUMENTED[name]
+    seen = site.open(viewport={"width": width, "height": height}, color_scheme=scheme)
+    seen.go(site.places[view])
+    save(seen.page, name, full=False)
+    assert f"](../page/{name}.png)" in (DOCS / "how-to" / "page.md").read_text(encoding="utf-8")
+    assert (DOCS / "page" / f"{name}.png").stat().st_size < 150_000
     seen.page.context.close()
 
 
