@@ -87,7 +87,7 @@ def measure(folder: Path) -> None:
     warm_up()
     print(f"{'view':34} {'cold ms':>9} {'warm ms':>9} {'kB':>6}")
     for name, plan in PLANS.items():
-        paths = []
+        paths: list[Path] = []
         for number in range(_ROUNDS):
             paths.append(folder / f"{len(paths)}.hush")
             release_of(plan, 472_222 + number, number).save(paths[-1])

@@ -1,6 +1,6 @@
 """The page in headless Chromium: nothing on its console, nothing for axe to say, read by pointer, keys and phone.
 
-With ``HUSHSUM_SCREENSHOTS=DIR`` every view is also saved there as a picture; those of docs/how-to/page.md are made so, with
+With ``HUSHSUM_SCREENSHOTS=DIR`` every view is also saved there as a picture. Those of docs/how-to/page.md are made with
 ``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
