@@ -95,7 +95,7 @@ class Page:
             if not may_see(session.holder, view.scope):
                 return self._site.error(request, 403, f"Your token does not have the scope {view.scope}.")
             if view.method == "POST":
-                await self._check_form(request, session.form_token)
+                request.state.fields = await self._check_form(request, session.form_token)
             return await view.endpoint(request)
 
         return self._guarded(answer)

@@ -46,7 +46,7 @@ def ticks(low: float, high: float, number: int = 6) -> list[Tick]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(each * power for each in _STEPS if each * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    if last - first > 4 * number:  # a range that is tiny beside its values
+    if not first <= last <= first + 4 * number:  # no round value, or a range that is tiny beside its values
         return [Tick(low, f"{low:.6g}"), Tick(high, f"{high:.6g}")]
     return [Tick(each * step, _number_text(each * step, step)) for each in range(first, last + 1)]
 

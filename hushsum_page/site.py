@@ -45,7 +45,8 @@ class View(NamedTuple):
         path: As Starlette has it.
         endpoint: What answers.
         scope: What a holder needs: :data:`READ` or :data:`ADMIN`.
-        method: ``GET``, or ``POST`` for what changes something, whose form has the session's token.
+        method: ``GET``, or ``POST`` for what changes something. The token of its form is checked before the endpoint is
+            called; ``request.state.fields`` are its fields.
     """
 
     path: str

@@ -12,7 +12,7 @@ import hushsum as hs
 from hushsum.cumulative import initial, step
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.releases import draw, of_reports, of_silos, of_sums
-from hushsum_page.app import page_app
+from hushsum_page.app import Page
 from hushsum_page.files import FilesSource
 from hushsum_page.library import Library
 from hushsum_page.sessions import OneTimeToken, Sessions
@@ -140,14 +140,12 @@ class Browser:
             frozenset({"127.0.0.1", "localhost"}), PORT, is_secure=proxy is not None, proxy=proxy
         )
         self.library = Library(source, Workers())
-        app = page_app(
-            self.library,
-            self.sessions,
-            self.settings,
-            self.clock,
-            signs_in_by_address=accounts is None,
-            on_error=self.errors.append,
-        )
+        self.page = Page(self.library, self.sessions, self.settings, self.clock, signs_in_by_address=accounts is None)
+        self.connect()
+
+    def connect(self) -> None:
+        """A client with an empty jar of cookies."""
+        app = self.page.app(self.errors.append)
         base = BASE.replace("http", "https") if self.settings.is_secure else BASE
         self.client = TestClient(app, base, follow_redirects=False, raise_server_exceptions=False)
 

@@ -381,6 +381,34 @@ def test_a_view_of_the_operator_needs_the_scope_admin() -> None:
     assert View("/x", None, ADMIN).method == "GET"  # type: ignore[arg-type]  # no endpoint is called here
 
 
+@pytest.mark.parametrize("scopes", [(True, False), (False, True)])
+def test_a_change_needs_the_token_of_its_form_and_the_scope(tmp_path: Path, scopes: tuple[bool, bool]) -> None:
+    """A view that changes something, as an operator's does."""
+    accounts, changed = Tokens(), []
+    accounts.known["admin-token"] = Holder("Ann", *scopes, proof="a")
+    browser = Browser(FilesSource(saved(tmp_path, {"today": MAKERS["hashed"]()})), accounts=accounts)
+
+    async def change(request: Any) -> Any:
+        changed.append(request.state.fields["what"])
+        return browser.page._site.error(request, 200, "changed")
+
+    browser.page._views.append(View("/change", change, ADMIN, "POST"))
+    browser.connect()
+    assert browser.post("/change", {"form_token": "x", "what": "seal"}).status_code == 303
+    sign_in(browser, "admin-token")
+    token = form_token(browser.get("/").text)
+    for fields, headers in (
+        ({"what": "seal"}, {}),
+        ({"what": "seal", "form_token": token[:-1]}, {}),
+        ({"what": "seal", "form_token": token}, {"origin": "https://evil.example"}),
+    ):
+        assert browser.post("/change", fields, **headers).status_code == 403
+    assert changed == []
+    found = browser.post("/change", {"what": "seal", "form_token": token}, origin=BASE)
+    assert (found.status_code, changed) == ((200, ["seal"]) if scopes[1] else (403, []))
+    assert browser.client.get("/change").status_code == 405
+
+
 def test_a_proxy_signs_callers_on_by_its_secret_alone(tmp_path: Path) -> None:
     source = FilesSource(saved(tmp_path, {"today": MAKERS["hashed"]()}))
     browser = Browser(source, accounts=Tokens(), proxy=ProxySignOn("x-user", "s" * 32))
