@@ -16,14 +16,16 @@ class Promise(NamedTuple):
     """What a plan promises.
 
     Attributes:
+        subject: Of what the promise is: one release, or a whole sequence.
         fact: What an observer may guess, such as "one record is included".
-        odds: Beliefs before in percent, and the most that each can become after one release.
+        odds: Beliefs before in percent, and the most that each can become.
         short: ε and δ.
         except_for: With δ > 0, the probability with which that may fail; empty otherwise.
         statement: The guarantee, exactly.
         often: What holds for several releases; empty where each unit is in one.
     """
 
+    subject: str
     fact: str
     odds: tuple[tuple[str, str], ...]
     short: str
@@ -42,6 +44,7 @@ def promise_of(plan: Plan) -> Promise:
     if guarantee.unit == CLIENT and guarantee.horizon is None:
         often = f"A client is in several windows: all releases together spend at most ε = {total}."
     return Promise(
+        "One release" if guarantee.horizon is None else "All cumulative releases of its sequence together",
         fact_text(guarantee.unit, guarantee.relation),
         odds,
         cost_text(Cost(guarantee.epsilon, guarantee.delta)),

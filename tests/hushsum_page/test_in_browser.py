@@ -60,7 +60,7 @@ def save(page: Any, name: str, *, full: bool = True) -> None:
 
     path = Path(SCREENSHOTS) / f"{name}.png"
     page.screenshot(path=path, full_page=full)
-    Image.open(path).convert("RGB").quantize(256, method=1).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 class Seen:
@@ -171,7 +171,6 @@ def test_a_view_fits_a_phone(site: Site, view: str) -> None:
     seen = site.open(viewport={"width": 390, "height": 800}, color_scheme="dark", device_scale_factor=2)
     seen.go(site.places[view])
     seen.assert_no_wider_than_its_window()
-    seen.assert_accessible()
     seen.assert_silent()
     save(seen.page, f"{view}-phone")
     seen.page.context.close()

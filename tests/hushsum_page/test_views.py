@@ -189,6 +189,11 @@ def test_a_plan_says_its_promise_in_odds(tmp_path: Path) -> None:
             assert f"<td>{before}</td><td>{after}</td>" in page.text
 
 
+def test_a_sequence_is_promised_as_a_whole(tmp_path: Path) -> None:
+    page = browser_of(tmp_path, {"today": MAKERS["cumulative"]()}).get("/").text
+    assert "All cumulative releases of its sequence together can change that belief" in page
+
+
 def test_a_client_in_several_windows_is_told_what_all_of_them_may_spend(tmp_path: Path) -> None:
     release = draw(
         hs.Sketch(client_plan()), kind="tumbling", window=WINDOW, entropy=ReplayableEntropy(b"page"), accounted=True
