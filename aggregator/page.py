@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from starlette.types import ASGIApp
-
 from aggregator.auth.tokens import TokenFile
 from aggregator.config import Config, host_and_port, is_loopback
 from aggregator.data_dir import OTHERS, ReloadedFiles, bytes_and_mode
@@ -143,14 +141,11 @@ class ServicePage:
         sessions = Sessions(accounts, OsEntropy(), runtime.monotonic)
         is_secure = tls is not None or proxy is not None
         settings = PageSettings(hosts_of(config), listener.port, is_secure=is_secure, proxy=proxy)
-
-        def make_app() -> ASGIApp:
-            workers = Workers()
-            workers.prepare(warm_up)
-            library = Library(source, workers, counters_max=config.counters_max)
-            return page_app(library, sessions, settings, runtime.monotonic, on_error=_log_error)
-
-        self._server = PageServer(listener, make_app, tls)
+        self._workers = Workers()
+        self._workers.prepare(warm_up)
+        library = Library(source, self._workers, counters_max=config.counters_max)
+        app = page_app(library, sessions, settings, runtime.monotonic, on_error=_log_error)
+        self._server = PageServer(listener, app, tls)
 
     def start(self) -> None:
         self._server.start()
@@ -158,6 +153,7 @@ class ServicePage:
     def stop(self) -> None:
         """Ends it, and waits for that: not for the service's event loop, which answers what the page still asks."""
         self._server.stop()
+        self._workers.close()
 
 
 def _log_error(error: Exception) -> None:

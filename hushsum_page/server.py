@@ -85,12 +85,12 @@ class PageServer:
 
     Args:
         listener: Where; it is closed at the end.
-        make_app: Makes the application, on the event loop that it then runs on.
+        app: What answers.
         tls: For TLS; None: plaintext.
     """
 
-    def __init__(self, listener: BoundedListener, make_app: Callable[[], ASGIApp], tls: ssl.SSLContext | None) -> None:
-        self._listener, self._make_app, self._tls = listener, make_app, tls
+    def __init__(self, listener: BoundedListener, app: ASGIApp, tls: ssl.SSLContext | None) -> None:
+        self._listener, self._app, self._tls = listener, app, tls
         self._server: uvicorn.Server | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self.run, name="page", daemon=True)
@@ -114,7 +114,7 @@ class PageServer:
 
     async def _serve(self) -> None:
         config = uvicorn.Config(
-            self._make_app(),
+            self._app,
             http="h11",
             ws="none",
             lifespan="off",

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from starlette.types import ASGIApp
-
 from hushsum.entropy import Entropy
 from hushsum_page.app import page_app
 from hushsum_page.files import FilesSource
@@ -47,13 +45,10 @@ class Viewer:
         sessions = Sessions(token, entropy, clock, session_s_max=math.inf, idle_s_max=math.inf)
         listener = BoundedListener(_HOST, port, clock)
         settings = PageSettings(LOOPBACK_HOSTS, listener.port, is_secure=False)
-
-        def make_app() -> ASGIApp:
-            workers = Workers()
-            workers.prepare(warm_up)
-            return page_app(Library(source, workers), sessions, settings, clock, signs_in_by_address=True)
-
-        self.server = PageServer(listener, make_app, None)
+        workers = Workers()
+        workers.prepare(warm_up)
+        app = page_app(Library(source, workers), sessions, settings, clock, signs_in_by_address=True)
+        self.server = PageServer(listener, app, None)
         self.address = f"http://{_HOST}:{listener.port}/sign-in?token={token.text}"
 
 

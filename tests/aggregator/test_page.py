@@ -168,9 +168,11 @@ async def test_what_the_page_computes_does_not_hold_up_the_service(tmp_path: Pat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(analyst_views, "panels_of", lambda *_: free.wait())
             waiting = [asyncio.create_task(client.get(f"{address}/figure.csv?hold1={at}")) for at in range(4)]
-            await device.hello(PLAN.id)
-            assert (await client.get("/")).status_code == 200  # nor its own pages that need no thread
-            free.set()
+            try:
+                await device.hello(PLAN.id)
+                assert (await client.get("/")).status_code == 200  # nor its own pages that need no thread
+            finally:
+                free.set()
             await asyncio.gather(*waiting)
 
 

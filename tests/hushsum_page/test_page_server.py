@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp
 
 from hushsum.entropy import OsEntropy
 from hushsum_page.server import CONNECTION_S_MAX, CONNECTIONS_MAX, BoundedListener, PageServer
@@ -36,13 +35,12 @@ def listener(clock: Clock) -> Iterator[BoundedListener]:
     made.close()
 
 
-def hello() -> ASGIApp:
-    return PlainTextResponse("hello")
+HELLO = PlainTextResponse("hello")
 
 
 @pytest.fixture
 def server(listener: BoundedListener) -> Iterator[PageServer]:
-    made = PageServer(listener, hello, None)
+    made = PageServer(listener, HELLO, None)
     made.start()
     yield made
     made.stop()
@@ -97,7 +95,7 @@ def test_an_address_that_cannot_be_used_is_refused(listener: BoundedListener) ->
 
 
 def test_a_server_that_is_stopped_gives_its_port_back(listener: BoundedListener) -> None:
-    made = PageServer(listener, hello, None)
+    made = PageServer(listener, HELLO, None)
     made.start()
     port = listener.port
     assert asked(listener).endswith(b"hello")
@@ -109,7 +107,7 @@ def test_a_handshake_that_never_comes_keeps_nobody_out(listener: BoundedListener
     certified = Certified(tmp_path / "certificates")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certified.certificate, certified.key)
-    made = PageServer(listener, hello, context)
+    made = PageServer(listener, HELLO, context)
     made.start()
     silent = [connected(listener) for _ in range(CONNECTIONS_MAX + 5)]
     trusting = ssl.create_default_context(cafile=certified.ca)
