@@ -17,7 +17,7 @@ from aggregator.auth.tokens import IssuedToken, TokenTable, change_table, issue
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.model import Scope
-from aggregator.page import hosts_of, proxy_of
+from aggregator.page import ServiceSource, hosts_of, proxy_of
 from hushsum.entropy import OsEntropy
 from hushsum_page.settings import ProxySignOn
 from hushsum_simulator.testbed.process import free_port
@@ -83,6 +83,33 @@ async def test_the_page_shows_what_the_service_has_published(tmp_path: Path) -> 
         assert f"{answer.value[0]:,.1f}" in page.text
         assert hs.load(tmp_path / "got.hush").statement() in html.unescape(page.text)
         assert (await client.get(f"/plans/{PLAN.hex_id[:16]}/time")).status_code == 200
+
+
+async def test_windows_are_read_once_in_a_second_unless_something_is_published(tmp_path: Path) -> None:
+    import asyncio
+
+    runtime, read = SetRuntime(), []
+    async with service_of(config_of(tmp_path, PLAN), runtime) as service, RawClient(service.grpc) as device:
+        now_s = [0.0]
+        source = ServiceSource(service.catalog, asyncio.get_running_loop(), lambda: now_s[0])
+        whole = service.catalog.releases
+
+        async def counted(first_window: int | None) -> list[Any]:
+            read.append(first_window)
+            return await whole(first_window)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(service.catalog, "releases", counted)
+            for _ in range(3):
+                assert (await source.plans())[0].outcomes == ()
+            assert len(read) == 1
+            await device.seal()
+            await device.release()
+            assert len((await source.plans())[0].outcomes) == 1
+            assert len(read) == 2
+            now_s[0] = 1.0
+            await source.plans()
+            assert len(read) == 3
 
 
 async def test_only_tokens_that_may_read_or_administer_open_it(tmp_path: Path) -> None:
