@@ -23,7 +23,7 @@ PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
 
 # mypy refuses a folder without any Python.
-SOURCES := hushsum hushsum_cli edge_client aggregator hushsum_simulator proto/hushsum_proto benchmarks examples build_tools compose tests
+SOURCES := hushsum hushsum_cli hushsum_page edge_client aggregator hushsum_simulator proto/hushsum_proto benchmarks examples build_tools compose tests
 TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 export MPLBACKEND := Agg
@@ -33,7 +33,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker promtool demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
+.PHONY: help setup broker promtool browser demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -51,13 +51,16 @@ broker: setup ## fetch the Kafka that tests start into .cache, once (Java 17 and
 promtool: setup ## fetch the promtool that tests of alerts run into .cache, once (Debian's package prometheus)
 	@$(PY) build_tools/promtool.py
 
+browser: ## install Chromium, in which tests look at the web page; does nothing where it is installed
+	@sh build_tools/browser.sh
+
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker promtool ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
+test: setup broker promtool browser ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
 	@$(IN_MEMORY) $(PY) -m pytest $(SIDE_BY_SIDE) $(KEPT) --durations=20 $(ARGS)
 
-test-long: setup broker promtool ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
+test-long: setup broker promtool browser ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
 	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
 test-python: ## the test suite under another interpreter, in an environment of its own (PYTHON=python3.13)

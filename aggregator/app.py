@@ -14,6 +14,7 @@ from aggregator.api.catalog import CatalogService
 from aggregator.api.collection import Collection, Handshake
 from aggregator.api.secure_sum import SecureSumService
 from aggregator.api.server import Server, Services, streams_of
+from aggregator.auth.tokens import TokenFile
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
@@ -93,6 +94,8 @@ class Service:
     Attributes:
         grpc: Where it listens, ``host:port``.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty if it is off.
+        page: Where the web page listens, ``host:port``; empty if it is off.
+        tokens: Who may sign in there.
         workers: In a role that folds.
         gateway: In a role that collects.
         sums: In a role that collects, of a secure plan.
@@ -102,6 +105,8 @@ class Service:
     workers: WorkerPool
     gateway: Gateway
     sums: CohortCoordinator | None = None
+    page: str = ""
+    tokens: TokenFile | None = None
 
     def __init__(
         self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, telemetry: ProcessTelemetry
@@ -147,6 +152,8 @@ class Service:
         if role.releases:
             await self._start_releasing(leadership)
             await self._start_followers(backends)
+        if config.page_listen:
+            self._start_page(server)
         self.telemetry.attend(server, supervisor.failed, stack)
         await self._start_probes(folder, staleness)
         await server.start()
@@ -155,6 +162,14 @@ class Service:
         if folder is not None:
             folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.telemetry.health_page)
             stack.callback(folder.forget_listening)
+
+    def _start_page(self, server: Server) -> None:
+        from aggregator.page import ServicePage  # it needs the extra page, which is for this alone
+
+        page = ServicePage(self.config, self.catalog, server.tokens, self.runtime)
+        self.page, self.tokens = page.address, server.tokens
+        page.start()
+        self._supervisor.at_the_end("page", lambda: self.runtime.blocking(page.stop), self._stop_s)
 
     async def _folds(self, backends: Backends) -> Folds:
         """The folds of this process; or all folds by their stored marks, where other processes fold, too."""
@@ -394,6 +409,8 @@ async def running(
         service = Service(config, plan, wrap_log(log), store, runtime, telemetry)
         await service.run(stack, backends, folder)
         pages = {"metrics": telemetry.metrics_page, "health": telemetry.health_page}
+        if service.page:
+            pages["page"] = service.page
         _journal.info("listening", grpc=service.grpc, **pages, plan=plan.hex_id[:12], role=config.role)
         yield service
         _journal.info("stopping")

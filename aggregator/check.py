@@ -66,6 +66,8 @@ class _Check:
             await self._try(f"health_listen {config.health_listen}", self._health_page)
         if config.metrics_listen:
             await self._try(f"metrics_listen {config.metrics_listen}", self._metrics_page)
+        if config.page_listen:
+            await self._try(f"page_listen {config.page_listen}", self._page)
         if config.traces:
             await self._try_with("traces", plan, self._traces)
 
@@ -152,6 +154,13 @@ class _Check:
     async def _metrics_page(self) -> None:
         page = metrics_page(self._metrics, self._config, self._runtime.monotonic)
         await self._runtime.blocking(page.close)
+
+    async def _page(self) -> None:
+        from aggregator.page import page_listener, proxy_of, tls_of  # they need the extra page
+
+        tls_of(self._config, self._runtime.monotonic)
+        proxy_of(self._config)
+        page_listener(self._config, self._runtime.monotonic).close()
 
     async def _traces(self, plan: Plan) -> None:
         await self._runtime.blocking(otlp_tracer(plan, self._config.role).close, 0.0)

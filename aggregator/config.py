@@ -142,6 +142,20 @@ class Config(pydantic.BaseModel):
     metrics_listen: _AddressOrOff = "127.0.0.1:7444"
     metrics_client_ca: _Path | None = None
     health_listen: _AddressOrOff = ""
+    page_listen: _AddressOrOff = ""
+    page_hosts: str = Field(
+        "",
+        description="Names that browsers reach the page by, separated by commas, beside the host of `page_listen`. "
+        "Requests to other names are refused.",
+    )
+    page_proxy_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = Field(
+        None,
+        description="Header in which a proxy names callers that it has signed on; they may read. It also sends "
+        "`X-Hushsum-Proxy-Secret`.",
+    )
+    page_proxy_secret: _Path | None = Field(
+        None, description="File with the secret of that proxy: one line of at least 16 characters, mode 600."
+    )
     traces: bool = False
     # Plaintext off loopback: gRPC, Kafka, PostgreSQL, and a shuffler's upstream if none of its credentials is set.
     insecure: bool = False
@@ -365,6 +379,7 @@ _NOT_OF_SHUFFLERS: Final = (
         "retain_verdicts",
         "client_directory",
         "client_streams_max",
+        "page_",
     ),
     *(*_OF_KAFKA, *_OF_POSTGRESQL),
 )
@@ -380,6 +395,7 @@ def _refusals(config: Config) -> Iterator[str]:
     yield from _listening(config)
     yield from _authentication(config)
     yield from _metrics(config)
+    yield from _page(config)
     if config.role == "shuffler":
         yield from _shuffler(config)
         return
@@ -433,8 +449,11 @@ def _authentication(config: Config) -> Iterator[str]:
     authentication = config.authentication
     if authentication == "token" and config.tokens is None:
         yield "tokens: required with authentication = token; see `hushsum admin tokens`"
-    if authentication != "token" and config.tokens is not None:
-        yield f"tokens: allowed only with authentication = token, got authentication = {authentication}"
+    if authentication != "token" and config.tokens is not None and not config.page_listen:
+        yield (
+            f"tokens: allowed only with authentication = token or with page_listen, got authentication = "
+            f"{authentication}"
+        )
     if authentication == "certificate" and config.tls_client_ca is None:
         yield "tls_client_ca: required with authentication = certificate (the CA of the client certificates)"
 
@@ -448,6 +467,32 @@ def _metrics(config: Config) -> Iterator[str]:
             f"metrics_listen: metrics contain exact counts, so other machines need a client certificate, "
             f"got {address}; use 127.0.0.1, or set metrics_client_ca"
         )
+
+
+def _page(config: Config) -> Iterator[str]:
+    address = config.page_listen
+    if not address:
+        for key in _given(config, ("page_",)):
+            yield f"{key}: allowed only with page_listen"
+        return
+    for key, needed in (("page_proxy_header", "page_proxy_secret"), ("page_proxy_secret", "page_proxy_header")):
+        if getattr(config, key) is not None and getattr(config, needed) is None:
+            yield f"{key}: requires {needed}: a proxy proves itself with its secret"
+    if config.tokens is None and config.page_proxy_header is None:
+        yield (
+            "page_listen: requires tokens, with which callers sign in (see `hushsum admin tokens`), or "
+            "page_proxy_header"
+        )
+    if config.role == "worker":
+        yield "page_listen: allowed only with role = all, gateway or releaser, got role = worker"
+    host = host_and_port(address)[0]
+    if config.tls_cert is None and not config.insecure and not is_loopback(host):
+        yield (
+            f"page_listen: unencrypted connections are allowed only on loopback, got {address}; use 127.0.0.1, set "
+            "tls_cert and tls_key, or set insecure"
+        )
+    if host in {"0.0.0.0", "::"} and not config.page_hosts:  # noqa: S104  it is compared, nothing listens on it here
+        yield f"page_hosts: required with page_listen = {address}: the names that browsers reach the page by"
 
 
 def _shuffler(config: Config) -> Iterator[str]:

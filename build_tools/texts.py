@@ -18,7 +18,15 @@ from typing import Final
 import click
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FOLDERS: Final = ("hushsum", "hushsum_cli", "edge_client", "aggregator", "hushsum_simulator", "proto/hushsum_proto")
+FOLDERS: Final = (
+    "hushsum",
+    "hushsum_cli",
+    "hushsum_page",
+    "edge_client",
+    "aggregator",
+    "hushsum_simulator",
+    "proto/hushsum_proto",
+)
 KINDS: Final = ("help", "error", "warning", "log", "metric", "docstring", "text")
 PUBLIC: Final = ("hushsum", "edge_client")
 _LOGS: Final = {"debug", "info", "warning", "error", "exception", "failed", "worked"}

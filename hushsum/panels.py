@@ -386,7 +386,10 @@ def over_time_panels(
     """
     spans, plan = series.consecutive(), series.plan
     refuse_undrawable(plan)
-    chosen = _places_over_time(series, drift) if places is None else np.atleast_2d(np.asarray(places, np.float64))
+    whole = series.between(series.windows[0] - 1, series.windows[-1], skip_missing=True)
+    chosen = (
+        _places_over_time(series, whole, drift) if places is None else np.atleast_2d(np.asarray(places, np.float64))
+    )
     if not 1 <= len(chosen) <= _CLASSES_MAX:
         raise ValueError(f"places: got {len(chosen)}, expected 1 to {_CLASSES_MAX}")
     ends = [span.period_ms or (0, 0) for span in spans]
@@ -416,7 +419,7 @@ def over_time_panels(
         (LinePanel(name, label, values, at, _NOTHING, drawn, is_time=True, changes=changes),)
         for name, values, drawn in shown
     )
-    return Panels("time", title or _over_time_title(series, drift), rows)
+    return Panels("time", title or _over_time_title(series, whole, drift), rows)
 
 
 def _ends(answer: Answer, number: int) -> tuple[float, float]:
@@ -424,8 +427,7 @@ def _ends(answer: Answer, number: int) -> tuple[float, float]:
     return float(low[number]), float(high[number])
 
 
-def _places_over_time(series: Windows, drift: Drift | None) -> Floats:
-    whole = series.between(series.windows[0] - 1, series.windows[-1], skip_missing=True)
+def _places_over_time(series: Windows, whole: Queryable, drift: Drift | None) -> Floats:
     places = [np.array(densest_view(whole, (0,)).held)]
     for change in sorted(() if drift is None else drift.changes, key=lambda each: each.p_value)[:_CHANGES_MAX]:
         before = series.between(change.first - 1, change.after, skip_missing=True)
@@ -435,9 +437,7 @@ def _places_over_time(series: Windows, drift: Drift | None) -> Floats:
     return np.unique(np.array(places), axis=0)
 
 
-def _over_time_title(series: Windows, drift: Drift | None) -> str:
-    windows = series.windows
-    whole = series.between(windows[0] - 1, windows[-1], skip_missing=True)
+def _over_time_title(series: Windows, whole: Queryable, drift: Drift | None) -> str:
     told = ""
     if drift is not None:
         number = f"{len(drift)} change{'' if len(drift) == 1 else 's'}" if len(drift) else "no change"

@@ -25,6 +25,7 @@ from hushsum_cli.release import release
 from hushsum_cli.send import send
 from hushsum_cli.serve import serve
 from hushsum_cli.simulate import simulate
+from hushsum_cli.view import view
 
 _python_shows: Final = warnings.showwarning
 _INTERRUPTED = 130
@@ -56,7 +57,7 @@ def cli() -> None:
     """
 
 
-for command in (simulate, serve, send, plan, release, query, describe, drift, plot, audit, ledger, keys, admin):
+for command in (simulate, serve, send, plan, release, query, describe, drift, plot, view, audit, ledger, keys, admin):
     cli.add_command(command)
 plan.add_command(advise)
 

@@ -110,7 +110,7 @@ OPEN_RANDOMNESS = ("random", "numpy.random")
 HEAVY = ("altair", "dp_accounting", "matplotlib", "numba", "pandas", "scipy", "sklearn", "vl_convert")
 STRAY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 SHELLS = {"aggregator", "edge_client"}
-PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator", "hushsum_simulator"}
+PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "hushsum_page", "edge_client", "aggregator", "hushsum_simulator"}
 # The translator, and the edges that speak gRPC: a module of that name, with a suffix, or in a room of that name.
 STUB_USERS = (
     "hushsum_proto.convert",

@@ -34,8 +34,9 @@ from aggregator.api.calls import ErrorMapper, Handler, Methods
 from aggregator.api.collection import Collection
 from aggregator.api.connections import ConnectionGuard, network_of
 from aggregator.api.secure_sum import SecureSumService
-from aggregator.auth.authenticators import authenticator_of
+from aggregator.auth.authenticators import authenticator_of, token_file_of
 from aggregator.auth.tls import connection_options, server_credentials
+from aggregator.auth.tokens import TokenFile
 from aggregator.config import Config, host_and_port
 from aggregator.errors import ConfigError, RefusedError
 from aggregator.interfaces import Authenticator
@@ -227,7 +228,10 @@ class Server:
 
     Attributes:
         address: ``host:port``, with the port that was taken.
+        tokens: The file of tokens; None without one.
     """
+
+    tokens: TokenFile | None = None
 
     def __init__(
         self,
@@ -268,8 +272,9 @@ class Server:
         Raises:
             ConfigError: The address, a certificate or the file of tokens cannot be used.
         """
-        authenticator = await authenticator_of(config, runtime, metrics.registry, supervisor)
-        server = cls(plan, config, runtime, metrics, services, authenticator)
+        tokens = await token_file_of(config, runtime, metrics.registry, supervisor)
+        server = cls(plan, config, runtime, metrics, services, authenticator_of(config, runtime, tokens))
+        server.tokens = tokens
         supervisor.forever("debts of callers", lambda: forget_paid([server._limits.rates], runtime))
         supervisor.forever("admissions", lambda: server._streams.run(runtime))
         supervisor.forever("connections", lambda: server._guard.run(runtime))

@@ -150,22 +150,29 @@ class CertificateAuthenticator:
         return _admitted(holder, "certificate", peer, scopes)
 
 
-async def authenticator_of(
+async def token_file_of(
     config: Config, runtime: Runtime, registry: CollectorRegistry, supervisor: TaskSupervisor
-) -> Authenticator:
-    """The configured authenticator; a file of tokens is watched from now on.
+) -> TokenFile | None:
+    """The configured file of tokens, which is watched from now on; None without one.
 
     Raises:
-        ConfigError: The file of tokens cannot be read.
+        ConfigError: It cannot be read.
     """
+    if config.tokens is None:
+        return None
+    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(registry))
+    supervisor.forever("tokens", file.run)
+    return file
+
+
+def authenticator_of(config: Config, runtime: Runtime, tokens: TokenFile | None) -> Authenticator:
+    """The configured authenticator; ``tokens`` are required where callers show them."""
     if config.authentication == "certificate":
         return CertificateAuthenticator(runtime)
     if config.authentication == "declared":
         return DeclaredNameAuthenticator()
-    assert config.tokens is not None, "required with tokens"
-    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(registry))
-    supervisor.forever("tokens", file.run)
-    return TokenAuthenticator(file, runtime)
+    assert tokens is not None, "the settings demand them"
+    return TokenAuthenticator(tokens, runtime)
 
 
 def _admitted(holder: TokenEntry | CertificateHolder, proof: str, peer: Peer, wanted: Collection[Scope]) -> str:

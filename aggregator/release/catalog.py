@@ -21,13 +21,17 @@ class NotFoundError(AggregatorError):
 
 
 class ReleaseCatalog:
-    """The published outcomes of one plan: its releases, and which windows are withheld."""
+    """The published outcomes of one plan: its releases, and which windows are withheld.
+
+    Attributes:
+        publications: How often something was published, as far as this process knows.
+    """
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self.plan = plan
         self._store = store
         self._published = asyncio.Event()  # replaced at each publication; a waiter holds the old one
-        self._watchers = 0
+        self._watchers = self.publications = 0
         self._closing = False
 
     async def signed_plan(self) -> SignedPlan | None:
@@ -111,6 +115,7 @@ class ReleaseCatalog:
             await runtime.sleep(_POLL_S)
 
     def announce(self) -> None:
+        self.publications += 1
         self._published.set()
         self._published = asyncio.Event()
 

@@ -127,11 +127,11 @@ class Guarantee:
         if mechanism.randomises and (mechanism.name != local.randomiser or self.delta):
             raise PlanError("guarantee.local", local, "the mechanism's randomiser, and δ = 0")
 
-    def statement(self, *, accounted: bool, windowed: bool = True) -> str:
+    def statement(self, *, accounted: bool | None, windowed: bool = True) -> str:
         """The guarantee in plain words.
 
         Args:
-            accounted: Whether a ledger was charged for this release.
+            accounted: Whether a ledger was charged for this release; None: nothing is said of it, such as of a plan.
             windowed: Whether it is of a window, which might have been withheld.
         """
         parts = (
@@ -139,7 +139,7 @@ class Guarantee:
             self._participation(),
             self._means(),
             self._outcome() if windowed else "",
-            _accounting(accounted=accounted),
+            "" if accounted is None else _accounting(accounted=accounted),
         )
         return " ".join(part for part in parts if part)
 

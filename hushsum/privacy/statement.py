@@ -45,6 +45,24 @@ def chance_after(cost: Cost) -> Fraction:
     return (odds + cost.delta) / (1 + odds)  # rises with the odds, as long as δ is at most 1
 
 
+def belief_after(epsilon: Fraction, before: Fraction) -> Fraction:
+    """The most that a belief in something about one unit can become, at δ = 0: its odds times e^ε, rounded up.
+
+    Args:
+        epsilon: Above 0.
+        before: The belief before, between 0 and 1.
+    """
+    if epsilon > _EPSILON_MAX:
+        return Fraction(1)
+    odds = before / (1 - before) * exp_upper(epsilon)
+    return odds / (1 + odds)
+
+
+def fact_text(unit: str, relation: str) -> str:
+    """What an observer may guess about one unit, such as ``one record is included``."""
+    return _FACTS[unit, relation]
+
+
 def told(cost: Cost, *, unit: str, relation: str) -> str:
     """One sentence: what something of this cost tells anybody about one unit.
 
@@ -54,7 +72,7 @@ def told(cost: Cost, *, unit: str, relation: str) -> str:
         relation: ``add/remove``, ``zero-out`` or ``replace``.
     """
     fact = _FACTS[unit, relation]
-    chance = _percent(chance_after(cost))
+    chance = percent_text(chance_after(cost))
     if cost.delta == 0:
         return f"An observer who believes with 50 % that {fact} can afterwards believe it with at most {chance}."
     return f"A guess, from even odds, whether {fact} is correct with a probability of at most {chance}."
@@ -160,7 +178,7 @@ def cost_text(cost: Cost) -> str:
     return f"ε = {numeral(cost.epsilon, up=True)}, δ = {numeral(cost.delta, up=True)}"
 
 
-def _percent(chance: Fraction) -> str:
+def percent_text(chance: Fraction) -> str:
     """Rounded up, with more decimals where fewer would read 100 %."""
     for decimals in range(1, _DECIMALS_MAX + 1):
         notches = ceil(chance * 100 * 10**decimals)

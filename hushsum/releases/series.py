@@ -330,11 +330,16 @@ def _added(terms: list[tuple[int, Release]]) -> tuple[Counters, Counters]:
         ReleaseError: A sum could exceed 64 bits.
     """
     arrays = [(release.counters, release.counts) for _, release in terms]
-    sizes = [max(float(np.abs(each.astype(np.float64)).max(initial=0.0)) for each in pair) for pair in arrays]
+    sizes = [max(max(float(each.max(initial=0)), -float(each.min(initial=0))) for each in pair) for pair in arrays]
     if sum(sizes) >= _SUM_MAX:
         raise ReleaseError("the sum of the counters of these windows exceeds 64 bits")
-    counters = np.sum([sign * release.counters for sign, release in terms], axis=0)
-    return counters, np.sum([sign * release.counts for sign, release in terms], axis=0)
+    (sign, first), *others = terms
+    counters, counts = sign * first.counters, sign * first.counts
+    for sign, release in others:
+        add = np.add if sign > 0 else np.subtract
+        add(counters, release.counters, out=counters)
+        add(counts, release.counts, out=counts)
+    return counters, counts
 
 
 def _windows(number: int) -> str:

@@ -160,6 +160,10 @@ def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None
         ({"lease_s": 0}, "lease_s: got 0:"),
         ({"receipts": "r.jsonl"}, "receipts: allowed only with log = sqlite"),
         ({"direct_producers": True}, "direct_producers: requires directory"),
+        (
+            {"role": "worker", "page_listen": "127.0.0.1:7445", "tokens": "tokens.jsonl"},
+            "page_listen: allowed only with role = all, gateway or releaser, got role = worker",
+        ),
         ({"releaser_key": "key.pem"}, "releaser_key: requires directory"),
         ({"directory": "keys.toml"}, "gateway_key: required with directory in role all"),
         ({"directory": "keys.toml", "role": "releaser"}, "releaser_key: required with directory in role releaser"),
@@ -350,6 +354,10 @@ def test_a_shuffler_needs_no_plan_and_what_it_needs_is_named() -> None:
         ({**SHUFFLER, "listen": "10.0.0.1:7443"}, "listen: unencrypted connections are allowed only on loopback"),
         ({**SHUFFLER, "receipts": "r.jsonl"}, "receipts: not allowed with role = shuffler"),
         ({**SHUFFLER, "partitions": 4}, "partitions: not allowed with role = shuffler"),
+        (
+            {**SHUFFLER, "page_listen": "127.0.0.1:7445", "tokens": "tokens.jsonl"},
+            "page_listen: not allowed with role = shuffler",
+        ),
         ({**SHUFFLER, "log": "kafka"}, "log: not allowed with role = shuffler"),
         ({**SHUFFLER, "kafka_bootstrap": "127.0.0.1:9092"}, "kafka_bootstrap: not allowed with role = shuffler"),
         ({**NEEDED, "upstream": "127.0.0.1:7443"}, "upstream: allowed only with role = shuffler"),

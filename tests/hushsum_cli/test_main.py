@@ -41,6 +41,7 @@ ASKED: dict[str, list[str]] = {
     "rich": ["plan", "show", "plan.toml"],
     "pyarrow": ["simulate", "--data", "records.csv"],
     "vl_convert": ["plot", "today.hush", "-o", "today.html"],
+    "jinja2": ["view", "today.hush"],
 }
 
 
@@ -55,6 +56,7 @@ def test_the_commands_are_those_that_were_promised() -> None:
         "describe",
         "drift",
         "plot",
+        "view",
         "audit",
         "ledger",
         "keys",
@@ -204,13 +206,14 @@ def test_each_extra_is_the_smallest_that_has_its_packages() -> None:
         assert min(having, key=having.__getitem__) == extra, module
     assert (
         set(EXTRAS.values())
-        == {"cli", "files", "analyst", "server", "fast", "interactive", "objects", "all"}
+        == {"cli", "files", "analyst", "server", "fast", "interactive", "objects", "page", "all"}
         == set(extras) - {"dev"}
     )
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [("click", "cli"), ("rich", "cli"), ("pyarrow", "files"), ("vl_convert", "interactive")]
+    ("module", "extra"),
+    [("click", "cli"), ("rich", "cli"), ("pyarrow", "files"), ("vl_convert", "interactive"), ("jinja2", "page")],
 )
 def test_a_package_that_is_not_installed_is_one_line_that_names_its_extra(
     tmp_path: Path, module: str, extra: str

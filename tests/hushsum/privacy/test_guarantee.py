@@ -135,3 +135,9 @@ def test_a_missing_or_unknown_field_is_refused_by_its_name(field: str) -> None:
         Guarantee.from_fields(fields)
     with pytest.raises(PlanError, match=rf"guarantee\.{field}s"):
         Guarantee.from_fields({**fields, field: value, f"{field}s": value})
+
+
+def test_a_statement_of_a_plan_says_nothing_of_a_ledger() -> None:
+    told = RECORD.statement(accounted=None)
+    assert RECORD.statement(accounted=True).startswith(f"{told} It was charged")
+    assert RECORD.statement(accounted=False).startswith(f"{told} It is unaccounted")

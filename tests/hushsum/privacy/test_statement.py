@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from hushsum.privacy.accountant import Account, Limits
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.relations import RELATIONS, UNITS, Cost
-from hushsum.privacy.statement import account_told, chance_after, spend_told, told
+from hushsum.privacy.statement import (
+    account_told,
+    belief_after,
+    chance_after,
+    fact_text,
+    percent_text,
+    spend_told,
+    told,
+)
 from hushsum.privacy.zcdp import epsilon_of
 from hushsum.releases import spend_of
 from tests.hushsum.local_plans import report_plan, silo_plan
@@ -32,6 +40,22 @@ def test_at_epsilon_one_a_belief_of_a_half_becomes_at_most_73_percent() -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_every_unit_and_relation_has_its_words(unit: str, relation: str) -> None:
     assert f"one {unit}" in told(Cost(Fraction(1), ZERO), unit=unit, relation=relation)
+
+
+@given(st.fractions(Fraction(1, 100), 20), st.fractions(Fraction(1, 1000), Fraction(999, 1000)))
+def test_a_belief_grows_by_its_odds_and_is_rounded_up(epsilon: Fraction, before: Fraction) -> None:
+    after = belief_after(epsilon, before)
+    odds = float(before / (1 - before)) * math.exp(epsilon)
+    assert math.isclose(after, odds / (1 + odds), rel_tol=1e-9)
+    assert after >= before
+    assert belief_after(epsilon, Fraction(1, 2)) == chance_after(Cost(epsilon, ZERO))
+
+
+def test_beliefs_are_those_of_the_how_to_page() -> None:
+    shown = [percent_text(belief_after(Fraction(2), Fraction(part, 100))) for part in (1, 10, 50)]
+    assert shown == ["7 %", "45.1 %", "88.1 %"]
+    assert belief_after(Fraction(1000), Fraction(1, 100)) == 1
+    assert fact_text("record", "add/remove") == "one record is included"
 
 
 def test_with_a_delta_it_is_a_chance_of_being_right() -> None:

@@ -1,0 +1,1 @@
+"""The web page of releases: for analysts, over files or over a running service."""

@@ -1,0 +1,256 @@
+"""The page as an ASGI application: its addresses, who may see them, and what forms must send back."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hushsum.errors import HushsumError, PlanError, ReleaseError
+from hushsum_page.analyst_views import AnalystViews
+from hushsum_page.library import Library
+from hushsum_page.middleware import Guard, OnError
+from hushsum_page.questions import QuestionError
+from hushsum_page.sessions import Holder, Session, Sessions, SignInLimit, is_same
+from hushsum_page.settings import PROXY_HEADER, PageSettings
+from hushsum_page.site import READ, Endpoint, NavigationEntry, Site, View, may_see
+from hushsum_page.source import MissingReleaseError
+from hushsum_page.workers import BusyError
+
+#: Bytes of a form.
+FORM_BYTES_MAX: Final = 16_384
+_QUERY_MAX: Final = 8192  # characters of an address's parameters
+_FIELDS_MAX: Final = 100
+_COMPRESSED_MIN: Final = 1024
+_NAVIGATION: Final = (
+    NavigationEntry("/", "Plans", READ),
+    NavigationEntry("/compare", "Compare", READ),
+)
+
+_logger = logging.getLogger("hushsum_page")
+
+
+class Page:
+    """The application. Made by :func:`page_app`.
+
+    Args:
+        library: What it shows.
+        sessions: Who is signed in.
+        settings: How it is reached.
+        clock: Seconds that never go back.
+        signs_in_by_address: Whether the token may be in the address of the sign-in, as of ``hushsum view``, whose
+            token is used up by the first request.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        sessions: Sessions,
+        settings: PageSettings,
+        clock: Callable[[], float],
+        *,
+        signs_in_by_address: bool,
+    ) -> None:
+        self._sessions, self._settings = sessions, settings
+        self._limit = SignInLimit(clock)
+        self._by_address = signs_in_by_address
+        self._site = Site(_NAVIGATION)
+        self._views = AnalystViews(library, self._site).views()
+
+    def app(self, on_error: OnError) -> ASGIApp:
+        """With everything around it."""
+        routes = [Route(each.path, self._seen(each), methods=[each.method]) for each in self._views]
+        routes += [
+            Route("/sign-in", self._guarded(self.sign_in_form), methods=["GET"]),
+            Route("/sign-in", self._guarded(self.sign_in), methods=["POST"]),
+            Route("/sign-out", self._guarded(self.sign_out), methods=["POST"]),
+            Route("/static/{name}", self._site.static_file, methods=["GET"]),
+        ]
+        app = Starlette(
+            routes=routes,
+            middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED_MIN, compresslevel=5)],
+            exception_handlers={HTTPException: self._http_error},
+        )
+        return Guard(app, self._settings.hosts, on_error)
+
+    # ------------------------------------------------------------------------------------------------------- who may
+
+    def _seen(self, view: View) -> Endpoint:
+        """A view for those who may see it; a change needs the token of the session's form, too."""
+
+        async def answer(request: Request) -> Response:
+            session = self._session(request)
+            if session is None:
+                return RedirectResponse("/sign-in", 303)
+            request.state.session = session
+            request.state.signs_out = self._cookie(request) != ""
+            if not may_see(session.holder, view.scope):
+                return self._site.error(request, 403, f"Your token does not have the scope {view.scope}.")
+            if view.method == "POST":
+                request.state.fields = await self._check_form(request, session.form_token)
+            return await view.endpoint(request)
+
+        return self._guarded(answer)
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint whose refusals become pages; addresses that are too long are refused first."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                if len(request.url.query) > _QUERY_MAX or len(request.query_params) > _FIELDS_MAX:
+                    return self._site.error(request, 400, "The address is too long.")
+                return await endpoint(request)
+            except MissingReleaseError as error:
+                return self._site.error(request, 404, _sentence(error))
+            except (QuestionError, PlanError, ReleaseError, ValueError) as error:
+                return self._site.error(request, 422, _sentence(error))
+            except HushsumError as error:
+                return self._site.error(request, 503, _sentence(error))
+            except BusyError:
+                text = "More is asked for at once than is computed. Load the page again in a moment."
+                return self._site.error(request, 503, text, {"retry-after": "2"})
+
+        return answer
+
+    def _session(self, request: Request) -> Session | None:
+        """The session of a request: of its cookie, or of the proxy that vouches for it."""
+        if (value := self._cookie(request)) and (session := self._sessions.find(value)) is not None:
+            return session
+        proxy = self._settings.proxy
+        if proxy is None or not is_same(request.headers.get(PROXY_HEADER, ""), proxy.secret):
+            return None
+        name = request.headers.get(proxy.header, "")
+        return Session(Holder(name, may_read=True, may_administer=False), "", 0.0, 0.0) if name else None
+
+    def _cookie(self, request: Request) -> str:
+        return request.cookies.get(self._settings.cookie, "")
+
+    async def _check_form(self, request: Request, token: str) -> Mapping[str, str]:
+        """The fields of a form that this page made: HTTPException if another site, or nobody, made it."""
+        origin = request.headers.get("origin", "")
+        is_own = urlsplit(origin).netloc == request.headers.get("host") if origin else True
+        if not is_own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise HTTPException(403, "The form was sent by another site.")
+        fields = await _form(request)
+        if not is_same(fields.get("form_token", ""), token):
+            raise HTTPException(403, "The form has expired: load the page again, and send it once more.")
+        return fields
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "what this handler is for"
+        text = error.detail if error.status_code in {403, 413} else "There is no such page."
+        return self._site.error(request, error.status_code, text, error.headers)
+
+    # ------------------------------------------------------------------------------------------------ signing in, out
+
+    async def sign_in_form(self, request: Request) -> Response:
+        token = request.query_params.get("token", "") if self._by_address else ""
+        if token:
+            holder = self._sessions.accounts.holder_of(token)
+            return self._refused(request, 403) if holder is None else self._begun(request, holder)
+        return self._form_page(request, "")
+
+    def _form_page(self, request: Request, wrong: str, status: int = 200, wait_s: float = 0.0) -> Response:
+        """The form, with a token that stands in a cookie, too: no other site can send both."""
+        form_token = self._sessions.secret()
+        asks_for = self._sessions.accounts.asks_for
+        page = self._site.page(
+            request, "sign_in.html", status=status, wrong=wrong, form_token=form_token, asks_for=asks_for
+        )
+        if wait_s > 0:
+            page.headers["retry-after"] = str(round(wait_s) + 1)
+        self._set_cookie(page, self._settings.form_cookie, form_token)
+        return page
+
+    def _refused(self, request: Request, status: int) -> Response:
+        return self._form_page(request, "This token is not valid, or may not read.", status)
+
+    async def sign_in(self, request: Request) -> Response:
+        fields = await self._check_form(request, request.cookies.get(self._settings.form_cookie, ""))
+        address = request.client.host if request.client else ""
+        if (wait_s := self._limit.wait_s(address)) > 0:
+            text = f"Too many wrong tokens came from your address. Try again in {round(wait_s / 60) + 1} minutes."
+            return self._form_page(request, text, 429, wait_s)
+        holder = self._sessions.accounts.holder_of(fields.get("token", "").strip())
+        if holder is None:
+            self._limit.note_wrong(address)
+            return self._refused(request, 403)
+        return self._begun(request, holder)
+
+    def _begun(self, request: Request, holder: Holder) -> Response:
+        """A page that goes on by itself: a redirect would lack the new cookie where another site led here."""
+        value = self._sessions.begin(holder)
+        page = self._site.page(request, "signed_in.html", name=holder.name)
+        self._set_cookie(page, self._settings.cookie, value)
+        return page
+
+    async def sign_out(self, request: Request) -> Response:
+        value = self._cookie(request)
+        session = self._sessions.find(value)
+        if session is not None:
+            await self._check_form(request, session.form_token)
+            self._sessions.end(value)
+        response = RedirectResponse("/sign-in", 303)
+        response.delete_cookie(self._settings.cookie, secure=self._settings.is_secure, httponly=True, samesite="strict")
+        return response
+
+    def _set_cookie(self, response: Response, name: str, value: str) -> None:
+        response.set_cookie(name, value, secure=self._settings.is_secure, httponly=True, samesite="strict", path="/")
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split())[:500]
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form, read up to its limit."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise HTTPException(413, f"A form has at most {FORM_BYTES_MAX:,} bytes.")
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise HTTPException(403, "The form cannot be read.") from error
+    return dict(pairs)
+
+
+def log_error(error: Exception) -> None:
+    """One line with the kind of an error, and where it was raised: its words may hold anything."""
+    place: Any = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" at {place.tb_frame.f_code.co_name}:{place.tb_lineno}"
+    _logger.error("page failed: %s%s", type(error).__name__, where)
+
+
+def page_app(
+    library: Library,
+    sessions: Sessions,
+    settings: PageSettings,
+    clock: Callable[[], float],
+    *,
+    signs_in_by_address: bool = False,
+    on_error: OnError = log_error,
+) -> ASGIApp:
+    """The page.
+
+    Args:
+        library: What it shows.
+        sessions: Who is signed in.
+        settings: How it is reached.
+        clock: Seconds that never go back.
+        signs_in_by_address: Whether the token may be in the address of the sign-in.
+        on_error: Hears of errors that nobody foresaw.
+    """
+    return Page(library, sessions, settings, clock, signs_in_by_address=signs_in_by_address).app(on_error)

@@ -1,0 +1,130 @@
+"""Releases of a source, loaded: a few of them at a time in memory, and what was computed of them."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from hushsum.release_format import COUNTERS_MAX
+from hushsum.releases import Release, Series
+from hushsum_page.source import RELEASED, MissingReleaseError, OutcomeEntry, PlanEntry, Source
+from hushsum_page.workers import BoundedCache, Workers
+
+T = TypeVar("T")
+
+#: Counters of the releases that stay in memory, 8 bytes each.
+KEPT_COUNTERS: Final = 2**25
+#: Bytes of the figures that stay in memory.
+KEPT_BYTES: Final = 2**25
+#: Counters of a series; of a plan with more the newest windows are shown.
+SERIES_COUNTERS: Final = 2**24
+SERIES_WINDOWS: Final = 400
+
+
+class Found(NamedTuple):
+    """A release that an address names."""
+
+    entry: PlanEntry
+    outcome: OutcomeEntry
+
+
+class Library:
+    """What views read of a source. Only for use on one event loop.
+
+    Args:
+        source: Plans and releases.
+        workers: Where releases are loaded and figures are computed.
+        counters_max: A release with more counters is refused, before anything of that size is allocated.
+    """
+
+    def __init__(self, source: Source, workers: Workers, *, counters_max: int = COUNTERS_MAX) -> None:
+        self.source, self.workers = source, workers
+        self._counters_max = counters_max
+        self._releases: BoundedCache[Release] = BoundedCache(KEPT_COUNTERS, lambda each: each.counters.size)
+        self._computed: BoundedCache[Any] = BoundedCache(KEPT_BYTES, lambda each: getattr(each, "size", 10_000))
+        self._loading = asyncio.Lock()  # one at a time: memory of a release that is not in the cache yet is not counted
+
+    async def plan(self, id: str) -> PlanEntry:
+        """A plan by the first 16 digits of its id.
+
+        Raises:
+            MissingReleaseError: There is none.
+        """
+        for entry in await self.source.plans():
+            if entry.plan.hex_id[: len(id)] == id and len(id) == 16:
+                return entry
+        raise MissingReleaseError("there is no such plan here")
+
+    async def find(self, id: str) -> Found:
+        """A release by its id.
+
+        Raises:
+            MissingReleaseError: There is none.
+        """
+        for entry in await self.source.plans():
+            for outcome in entry.outcomes:
+                if outcome.state == RELEASED and outcome.id == id:
+                    return Found(entry, outcome)
+        raise MissingReleaseError("there is no such release here: it may have been removed")
+
+    async def data(self, found: Found) -> bytes:
+        """The bytes of a release; MissingReleaseError: it is not there any more."""
+        return await self.source.data(found.entry.plan, found.outcome)
+
+    async def load(self, found: Found) -> Release:
+        """A release.
+
+        Raises:
+            MissingReleaseError: It is not there any more.
+            ReleaseError: Its bytes are no release, or of too many counters.
+        """
+        if (kept := self._releases.get(found.outcome.id)) is not None:
+            return kept
+        async with self._loading:
+            if (kept := self._releases.get(found.outcome.id)) is not None:
+                return kept
+            data = await self.data(found)
+            release = await self.workers.run(_loaded, data, self._counters_max)
+            return self._releases.put(found.outcome.id, release)
+
+    async def series(self, entry: PlanEntry) -> tuple[Series, int]:
+        """The newest windows of a plan, and how many older ones are left out.
+
+        Raises:
+            MissingReleaseError: No window has a release.
+            ReleaseError: They are no series.
+        """
+        shown = [each for each in entry.outcomes if each.state == RELEASED and each.window is not None]
+        if not shown:
+            raise MissingReleaseError("this plan has no release of a window")
+        counters = max(1, _size_of(entry))
+        newest = shown[: max(2, min(SERIES_WINDOWS, SERIES_COUNTERS // counters))]
+        releases = [await self.load(Found(entry, outcome)) for outcome in newest]
+        return Series(releases), len(shown) - len(newest)
+
+    async def computed(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
+        """What a function makes of releases, computed once and kept for as long as there is room."""
+        kept: T | None = self._computed.get(key)
+        if kept is not None:
+            return kept
+        made: T = self._computed.put(key, await self.workers.run(work, *arguments))
+        return made
+
+
+def _loaded(data: bytes, counters_max: int) -> Release:
+    return Release.from_bytes(data, counters_max=counters_max)
+
+
+def _size_of(entry: PlanEntry) -> int:
+    size = 1
+    for side in entry.plan.counters_shape:
+        size *= side
+    return size
+
+
+def warm_up() -> None:
+    """Loads what the first picture would: nobody waits for it then."""
+    import contourpy  # noqa: F401  it is loaded for the pictures, and used there
+
+    from hushsum import families
+
+    families.warm_up()
