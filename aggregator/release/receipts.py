@@ -28,7 +28,7 @@ from aggregator.data_dir import FILE_MODE, close_to_others
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.logs import journal
-from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from hushsum import canonical
@@ -458,23 +458,54 @@ async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: 
     # A start registers the plan before this; a look at the files does not.
     known = fence is not None or plan_id in {plan.plan_id for plan in await store.plans()}
     outcomes = await store.outcomes(plan_id) if known else []
-    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
-    published = {key for key, outcome in stored.items() if outcome.published}
     certified = await receipts.read()
     spends = [spend for *_, spend in certified]
-    proved = {(kind, window): digest for plan, kind, window, digest, _ in certified if plan == plan_id}
     if problem:
         return problem, spends
-    if unproved := [window for _, window in published - proved.keys()]:
-        return _unproved(len(published), min(unproved)), spends
-    if lost := [window for _, window in proved.keys() - stored.keys()]:
+    found = _compared(plan_id, outcomes, certified)
+    if found.lost:
         problem = (
-            f"there is a receipt for window {min(lost)}, but the store does not contain its outcome: the store is "
-            "older than its receipts; restore a newer copy of the store"
+            f"there is a receipt for window {min(receipt.window for receipt in found.lost.values())}, but the store "
+            "does not contain its outcome: the store is older than its receipts; restore a newer copy of the store, "
+            "or, if there is none, use `hushsum admin mark-lost`"
         )
-    elif other := [key[1] for key, digest in proved.items() if stored[key].sha256 != digest]:
-        problem = f"the receipt of window {min(other)} differs from the outcome in the store; restore the store"
-    return problem, spends
+    return found.problem or problem, spends
+
+
+class _Compared(NamedTuple):
+    """Outcomes of a plan and its receipts: those that are lost (kind, window), and what else is wrong."""
+
+    problem: str
+    lost: dict[tuple[str, int], Receipt]
+
+
+def _compared(plan_id: bytes, outcomes: Sequence[Outcome], certified: Sequence[tuple[Any, ...]]) -> _Compared:
+    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
+    published = {key for key, outcome in stored.items() if outcome.published}
+    proved = {(each[1], each[2]): Receipt(*each) for each in certified if each[0] == plan_id}
+    lost = {key: proved[key] for key in proved.keys() - stored.keys()}
+    if unproved := [window for _, window in published - proved.keys()]:
+        return _Compared(_unproved(len(published), min(unproved)), lost)
+    if other := [key[1] for key, receipt in proved.items() if key in stored and stored[key].sha256 != receipt.sha256]:
+        text = f"the receipt of window {min(other)} differs from the outcome in the store; restore the store"
+        return _Compared(text, lost)
+    return _Compared("", lost)
+
+
+async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> list[Receipt]:
+    """The receipts of a plan whose outcomes the store lacks, in the order of their windows.
+
+    Raises:
+        ReceiptsError: The receipts are not this store's, or something else is wrong with either.
+    """
+    bound = await store.receipts_mark()
+    if bound is None or not bound.id:
+        raise ReceiptsError("the store is not bound to receipts: it knows no outcome, and none can be lost")
+    await receipts.check(bound)
+    found = _compared(plan_id, await store.outcomes(plan_id), await receipts.read())
+    if found.problem:
+        raise ReceiptsError(found.problem)
+    return sorted(found.lost.values(), key=lambda receipt: receipt.window)
 
 
 async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:

@@ -282,7 +282,7 @@ async def test_a_second_topic_has_the_same_lines_whoever_wrote_them_and_finds_a_
     firsts = [await opened_receipts(settings) for _ in range(3)]
     copies = [await opened_receipts(settings, name=name) for _ in range(3)]
     *both, late = map(CopiedReceipts, firsts, copies)
-    await asyncio.gather(*[each.begin() for each in both])
+    marks = await asyncio.gather(*[each.begin() for each in both])
     for window in range(3):  # two releasers hand over
         marks = await asyncio.gather(*[each.write(release(window), spend(window)) for each in both])
         for each in both:
