@@ -58,7 +58,7 @@ class Backends:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
         self._store: Store | None = None
-        self._is_current = True  # whether the store has the tables of this version
+        self.is_current = True  # whether the store that is read has the tables of this version
         # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
 
@@ -85,7 +85,7 @@ class Backends:
         """
         if self._config.store == "sqlite":
             if self._files.store.exists():
-                self._store, self._is_current = await read_sqlite_store(self._files.store, self._runtime)
+                self._store, self.is_current = await read_sqlite_store(self._files.store, self._runtime)
             else:
                 self._store = memory_store(self._runtime)
         else:
@@ -243,7 +243,7 @@ class Backends:
         receipts = (await self.sinks(repairs=False)).receipts
         if self._store is None:
             await receipts.read()
-        elif self._is_current:
+        elif self.is_current:
             problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
             if problem:
                 raise ReceiptsError(problem)
