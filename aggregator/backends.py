@@ -257,16 +257,21 @@ class Backends:
         try:
             if path != self._files.receipts and (repairs or lock.exists()):
                 self._stack.callback(held(lock, f"receipts: {path}").close)
-            for other in filter(None, (self._files.path, original and original.parent)):
-                if _volume(path.parent) == _volume(other):
-                    what, key = ("receipts", "receipts_copy") if other != self._files.path else ("store", "receipts")
-                    key = key if original is None else "receipts_copy"
-                    text = f"{path} is on the same volume as the {what} and would be lost with the {what}"
-                    _warn([f"{text}: set {key} to a file on another volume"])
-                    break
+            self._warn_of_volume(path, original)
             return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
         except OSError as error:
             raise ReceiptsError(f"receipts {path}: {error}; releasing is stopped until they can be read") from error
+
+    def _warn_of_volume(self, path: Path, original: Path | None) -> None:
+        """Where all receipts are on the volume of the store: of two places one is enough elsewhere."""
+        if self._config.receipts_copy is not None and original is None:
+            return
+        key = "receipts" if original is None else "receipts_copy"
+        for what, other in (("store", self._files.path), ("receipts", None if original is None else original.parent)):
+            if other is not None and _volume(path.parent) == _volume(other):
+                text = f"{path} is on the same volume as the {what} and would be lost with the {what}"
+                _warn([f"{text}: set {key} to a file on another volume"])
+                return
 
     def membership(self, plan: Plan, observer: Observer) -> Membership | None:
         """Assigns partitions to this process; None: all partitions are its own."""

@@ -80,7 +80,7 @@ class _Verification:
             return
         if not plans:
             return
-        sinks = await self._sinks()
+        sinks = await self._sinks(store)
         receipts: list[Receipt] = []
         if sinks is not None:
             receipts = [Receipt(*each) for each in await sinks.receipts.read()]
@@ -107,12 +107,16 @@ class _Verification:
         self._report("store", "ok", f"{_plural(len(plans), 'plan')}, {_plural(published, 'published outcome')}")
         return plans
 
-    async def _sinks(self) -> Sinks | None:
+    async def _sinks(self, store: Store) -> Sinks | None:
+        is_bound = await store.receipts_mark() is not None
         try:
             sinks = await self._backends.sinks(repairs=False)
             named = [("receipts", sinks.first), *([] if sinks.copy is None else [("copy of the receipts", sinks.copy)])]
             for name, sink in named:
                 mark, count = (await sink.catch_up()).mark, len(await sink.read())
+                if is_bound and not mark.lines:
+                    self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty")
+                    continue
                 text = f"{_plural(count, 'receipt')}, {_plural(mark.lines, 'line')} of id {mark.id.hex()[:8] or 'none'}"
                 self._report(name, "ok", f"{text}, checksum {mark.digest.hex()[:_SHOWN]}")
         except AggregatorError as error:

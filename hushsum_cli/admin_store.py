@@ -41,7 +41,9 @@ def _stored(command: "Callable[..., Any]") -> "Callable[..., Any]":  # Any: any 
 
 def _config(config_file: Path | None, **settings: object) -> "Config":
     from aggregator.config import Config
+    from aggregator.logs import write_journal
 
+    write_journal("warning", "console", sys.stderr)
     return Config.load(config_file, settings, needs_plan=False)
 
 
@@ -58,7 +60,7 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
     The service may run. With PostgreSQL, TARGET has a dump (pg_dump is required), and with Kafka the receipts of the
     topic and the positions that the plans' topics must still hold; their entries are not copied.
 
-    The backup holds exact counts, and the keys of outcomes that are being drawn: protect it like the data. Tokens,
+    The back-up holds exact counts, and the keys of outcomes that are being drawn: protect it like the data. Tokens,
     private keys and certificates are not in it.
     """
     import asyncio
@@ -72,12 +74,12 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
         print_json({"target": str(target), "plans": plans, "receipt_lines": made.receipts, "files": dict(made.files)})
         return
     for name, count in made.plans:
-        click.echo(f"plan {name}: {count} published outcomes")
+        click.echo(f"plan {name}: {count} published {'outcome' if count == 1 else 'outcomes'}")
     click.echo(f"{target}: {', '.join(made.files)}; {made.receipts} lines of receipts; opened and compared: ok")
 
 
 @click.command(
-    short_help="Make a data directory of a backup.",
+    short_help="Make a data directory of a back-up.",
     epilog=examples(
         "hushsum admin restore backups/monday DIR --receipts /mnt/receipts/receipts.jsonl",
         "hushsum admin restore backups/monday DIR --receipts receipts.jsonl --receipts copy.jsonl --mark-lost",
@@ -92,24 +94,28 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
     required=True,
     help="Receipts file, or copy of it, that survived. Repeatable: name all; the newest is used.",
 )
-@click.option("--mark-lost", is_flag=True, help="Mark outcomes that the backup lacks as lost; see `admin mark-lost`.")
+@click.option("--mark-lost", is_flag=True, help="Mark outcomes that the back-up lacks as lost; see `admin mark-lost`.")
 def restore(*, source: Path, target: Path, receipts: tuple[Path, ...], mark_lost: bool) -> None:
-    """Make an empty directory TARGET the data directory of the backup SOURCE, with the newest receipts.
+    """Make an empty directory TARGET the data directory of the back-up SOURCE, with the newest receipts.
 
     The digests of the manifest are compared, and the result is opened. If the receipts prove outcomes that were
-    published after the backup was taken, it is refused: restore a newer backup, or use --mark-lost.
+    published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
 
-    Never name the receipts of the backup alone while newer ones exist: windows would be drawn again. The service must
+    Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
     not run anywhere.
     """
     import asyncio
 
     from aggregator.backup import restore as restored
+    from aggregator.logs import write_journal
     from aggregator.runtime import SystemRuntime
+
+    write_journal("warning", "console", sys.stderr)
 
     lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
     _say_lost(lost)
-    click.echo(f"{target}: digests compared, opened, no outcome {'else ' if lost else ''}is missing")
+    which = "every other published outcome is" if lost else "all published outcomes are"
+    click.echo(f"{target}: digests compared and opened; {which} in the store")
 
 
 @click.command(
@@ -193,4 +199,4 @@ def begin_receipts_copy(*, config_file: Path | None, **settings: object) -> None
 def _say_lost(lost: dict[str, list[int]]) -> None:
     for name, windows in lost.items():
         listed = ", ".join(map(str, windows))
-        click.echo(f"plan {name}: lost outcomes, charged and never drawn again: windows {listed}")
+        click.echo(f"plan {name}: marked as lost, charged, never drawn again: windows {listed}")
