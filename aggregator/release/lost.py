@@ -10,6 +10,7 @@ from typing import Final
 
 from aggregator.errors import ReceiptsError
 from aggregator.interfaces import Receipts
+from aggregator.model import StoredOutcome
 from aggregator.release.receipts import lost_outcomes
 from aggregator.store.store import Store
 from hushsum.plan import Plan
@@ -34,8 +35,12 @@ async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
     if fence is None:
         raise ReceiptsError(f"plan {plan.name!r}: a releaser runs; stop every process of the service first")
     try:
-        steps = [(kind, window, sha256, spend) for _, kind, window, sha256, spend in lost]
-        await store.mark_lost(plan, steps, fence=fence)
+        marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
+            await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)
+            for plan_id, kind, window, sha256, spend in lost
+        ]
+        outcomes = [(kind, window, sha256, spend) for _, kind, window, sha256, spend in lost]
+        await store.mark_lost(plan, outcomes, receipts=marks[-1], fence=fence)
     finally:
         await store.return_lease(plan.id, fence=fence)
     return [receipt.window for receipt in lost]

@@ -42,8 +42,10 @@ class CopiedReceipts:
 
     async def begin(self) -> ReceiptsMark:
         """Creates both; a copy of receipts that exist already is made by an operator alone (:func:`begin_copy`)."""
-        mark = await self._first.begin()
         copy, first = await self._copy.catch_up(), await self._first.catch_up()
+        check_prefix(copy, first)  # before anything is made: a new id beside an older copy would be of another store
+        mark = await self._first.begin()
+        first = await self._first.catch_up()
         if not copy.kept and len(first.kept) > 1:
             raise _no_copy(copy, first)
         await self._mirror()

@@ -229,13 +229,20 @@ async def publish(
     await advance_receipts(tx, receipts)
 
 
-async def mark_lost(tx: Transaction, plan: Plan, lost: Sequence[tuple[str, int, bytes, Spend]], *, fence: int) -> None:
+async def mark_lost(
+    tx: Transaction,
+    plan: Plan,
+    lost: Sequence[tuple[str, int, bytes, Spend]],
+    *,
+    receipts: ReceiptsMark,
+    fence: int,
+) -> None:
     """Stores outcomes that receipts prove and a restored store lacks: final, published, charged, without their bytes.
 
     ``lost`` has (kind, window, sha256, spend) of each, in the order of their windows. These windows are closed and
     forgotten in every partition: nothing more is counted there, nothing is answered *late* (it may have been counted),
     nothing is drawn. What the store has of them is erased by the releaser, as after any outcome. Folds that run are
-    fenced.
+    fenced. ``receipts`` is the mark of the receipts up to the last of them.
 
     Raises:
         StoreError: A sequence of cumulative releases has lost steps, and with them the noise that later ones need; or a
@@ -276,6 +283,7 @@ async def mark_lost(tx: Transaction, plan: Plan, lost: Sequence[tuple[str, int, 
     await check_finished(tx, number, last)
     await tx.execute("DELETE FROM streams WHERE plan = $1 AND last_window <= $2", number, last)
     await tx.execute('DELETE FROM contributions WHERE plan = $1 AND "window" <= $2', number, last)
+    await advance_receipts(tx, receipts)
 
 
 async def remove_releases(tx: Transaction, plan_id: bytes, before: int, *, fence: int) -> None:

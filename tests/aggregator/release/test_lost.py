@@ -155,7 +155,8 @@ async def test_a_window_before_a_lost_one_that_has_neither_outcome_nor_receipt_i
     await site.store.open_windows(PLAN.id, site.window, site.window + 3)
     lost = await lost_outcomes(PLAN.id, site.store, site.receipts)
     *_, last = [(kind, window, digest, spend) for _, kind, window, digest, spend in lost]
+    mark = await site.receipts.begin()
     with pytest.raises(StoreError, match=r"window \d+ is open and has no receipt, but window \d+ has one"):
-        await site.store.mark_lost(PLAN, [last], fence=site.fence)
+        await site.store.mark_lost(PLAN, [last], receipts=mark, fence=site.fence)
     assert len(await site.store.outcomes(PLAN.id)) == 1, "nothing is changed"
     await site.die()

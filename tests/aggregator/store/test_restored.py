@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -14,7 +15,7 @@ from aggregator.runtime import SystemRuntime
 from aggregator.store.store import Store, open_sqlite_store
 from hushsum.privacy.events import TUMBLING
 from hushsum_simulator.testbed.postgres import Postgres
-from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W, postgres_store, spend
+from tests.aggregator.stores import MARK, PARTITIONS, PLAN, Folding, W, postgres_store, spend
 
 Copies = tuple[Store, Callable[[], Awaitable[Store]]]
 
@@ -113,7 +114,9 @@ async def test_lost_outcomes_are_final_and_charged_and_their_windows_closed_and_
     fence = await store.acquire_lease(PLAN.id, "operator", "", 10)
     assert fence is not None
     lost = [(TUMBLING, window, bytes([window % 256]) * 32, spend(window)) for window in (W, W + 1)]
-    await store.mark_lost(PLAN, lost, fence=fence)
+    await store.bind_receipts(PLAN.id, MARK, fence=fence)
+    await store.mark_lost(PLAN, lost, receipts=replace(MARK, lines=3), fence=fence)
+    assert await store.receipts_mark() == replace(MARK, lines=3)
     assert await store.windows(PLAN.id) == {W: "released", W + 1: "released"}
     outcomes = await store.outcomes(PLAN.id)
     assert [(each.window, each.published, each.size_bytes) for each in outcomes] == [(W, True, 0), (W + 1, True, 0)]
