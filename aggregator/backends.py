@@ -98,6 +98,16 @@ class Backends:
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
+    def read_from(self, store: Store) -> None:
+        """Reads the store from this copy, which the caller closes."""
+        self._store = store
+
+    async def has_tables(self) -> bool:
+        """Whether the database has the service's tables."""
+        database = await self._patiently("the database", lambda _: self._open_postgres(migrates=False))
+        await database.close()
+        return bool(database.has_tables)
+
     async def _open_postgres(self, *, migrates: bool) -> Any:  # a PostgresDatabase, whose module needs asyncpg
         postgres = _cluster("aggregator.store.postgres")
         # Retries are up to _patiently, which counts them and has the text for the end.
@@ -122,27 +132,30 @@ class Backends:
         self._close_at_the_end("the log", log.close)
         return log
 
-    async def look_at_log(self, plan: Plan) -> None:
+    async def look_at_log(self, plan: Plan, partitions: int | None = None) -> None:
         """Opens an existing log to be read alone, and compares it with what is folded: nothing is created.
+
+        ``partitions`` is the plan's number of them, if it is not that of the settings.
 
         Raises:
             ConfigError, LogError: As :meth:`log`, or the file is damaged.
         """
         if self._config.log == "sqlite":
             passed = None if self._store is None else await self._passed(plan)
-            await SqliteLog.look(self._files.log, plan.id, self._config.partitions, passed, self._runtime)
+            count = partitions or self._config.partitions
+            await SqliteLog.look(self._files.log, plan.id, count, passed, self._runtime)
             return
         absent = LogError("the topic does not exist; the first start creates it")
         try:
-            log = await self._kafka_log(plan, absent)
+            log = await self._kafka_log(plan, absent, partitions)
         except LogError as error:
             if error is not absent:
                 raise
         else:
             self._close_at_the_end("the log", log.close)
 
-    async def _kafka_log(self, plan: Plan, absent: LogError | None = None) -> Log:
-        partitions = self._config.partitions
+    async def _kafka_log(self, plan: Plan, absent: LogError | None = None, partitions: int | None = None) -> Log:
+        partitions = partitions or self._config.partitions
         kafka, messages = _cluster("aggregator.log.kafka.log"), self.messages(plan.id)
 
         async def open_log(waiting: "_Waiting") -> Log:

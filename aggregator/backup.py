@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ MANIFEST_FORMAT: Final = 1
 STORE, LOG, RECEIPTS = "store.db", "log.db", "receipts.jsonl"
 _DATABASES: Final = {STORE: STORE_FILE, LOG: LOG_FILE}
 _TRIES: Final = 5  # a window may be released during each
+_OLDER: Final = "the store is of an older version: start this version of the service once before"
 _BYTES_MAX: Final = 1 << 20  # of a manifest
 
 
@@ -73,7 +74,9 @@ async def back_up(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         AggregatorError: A file is damaged, or of a newer format.
     """
     data = config.folder
-    await runtime.blocking(_make_target, data, target)
+    if not await runtime.blocking((data / STORE).exists):
+        raise BackupError(f"{data}: no {STORE}: it is no data directory of a service in one process")
+    await runtime.blocking(made_folder, target)
     try:
         return await _taken(data, config.receipts or data / RECEIPTS, target, runtime)
     except BaseException:
@@ -81,9 +84,12 @@ async def back_up(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         raise
 
 
-def _make_target(data: Path, target: Path) -> None:
-    if not (data / STORE).exists():
-        raise BackupError(f"{data}: no {STORE}: it is no data directory of a service in one process")
+def made_folder(target: Path) -> None:
+    """A new folder for a back-up.
+
+    Raises:
+        BackupError: It exists, or cannot be made.
+    """
     try:
         target.mkdir(mode=FOLDER_MODE)
     except OSError as error:
@@ -102,8 +108,20 @@ async def _taken(data: Path, receipts: Path, target: Path, runtime: Runtime) -> 
         except (LogGapError, ReceiptsError) as error:
             if attempt == _TRIES:
                 raise BackupError(f"the copies do not fit each other: {error}") from error
-    files = {name: await runtime.blocking(_sha256, target / name) for name in (STORE, LOG, RECEIPTS)}
     lines = await _lines_of(target / RECEIPTS, runtime)
+    return await write_back_up(target, [STORE, LOG, RECEIPTS], plans, lines, runtime)
+
+
+async def write_back_up(
+    target: Path,
+    names: Sequence[str],
+    plans: Sequence[tuple[str, int]],
+    lines: ReceiptLines,
+    runtime: Runtime,
+    **more: object,
+) -> BackedUp:
+    """Writes the manifest of files that are there: from here on it is a back-up. ``more`` are other fields of it."""
+    files = {name: await runtime.blocking(_sha256, target / name) for name in names}
     backed_up = BackedUp(runtime.now_ms(), files, plans, lines.mark.lines)
     manifest = {
         "format": MANIFEST_FORMAT,
@@ -111,9 +129,20 @@ async def _taken(data: Path, receipts: Path, target: Path, runtime: Runtime) -> 
         "files": {name: {"bytes": (target / name).stat().st_size, "sha256": files[name]} for name in files},
         "plans": [{"name": name, "published_outcomes": count} for name, count in plans],
         "receipts": {"id": lines.mark.id.hex(), "lines": lines.mark.lines, "digest": lines.mark.digest.hex()},
+        **more,
     }
     await runtime.blocking(_write_manifest, target, manifest)
     return backed_up
+
+
+async def copied_store(source: Path, target: Path, runtime: Runtime) -> Store:
+    """A copy of a store in a file, which may be in use, opened to be read alone."""
+    await runtime.blocking(_copy_database, STORE_FILE, source, target)
+    store, is_current = await read_sqlite_store(target, runtime)
+    if not is_current:
+        await store.close()
+        raise BackupError(_OLDER)
+    return store
 
 
 async def _opened(folder: Path, runtime: Runtime) -> list[tuple[str, int]]:
@@ -127,7 +156,7 @@ async def _opened(folder: Path, runtime: Runtime) -> list[tuple[str, int]]:
     store, is_current = await read_sqlite_store(folder / STORE, runtime)
     try:
         if not is_current:
-            raise BackupError("the store is of an older version: start this version of the service once before")
+            raise BackupError(_OLDER)
         receipts = await ReceiptsFile.open(folder / RECEIPTS, runtime, OsEntropy(), repairs=False)
         found = []
         for plan in await store.plans():
@@ -168,7 +197,7 @@ async def restore(
         ReceiptsError: The receipts are not those of the back-up's store, or contradict each other.
         StoreError: A cumulative sequence has lost steps.
     """
-    await runtime.blocking(_check_digests, source)
+    await runtime.blocking(check_digests, source, {STORE, LOG, RECEIPTS})
     if not receipts:
         raise BackupError(
             "receipts that survived are required: they tell what was published after the back-up was taken. If all are "
@@ -296,7 +325,12 @@ def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     (folder / MANIFEST).chmod(FILE_MODE)
 
 
-def _check_digests(source: Path) -> None:
+def check_digests(source: Path, expected: Collection[str]) -> None:
+    """Compares the files of a back-up with its manifest, which must name the expected ones.
+
+    Raises:
+        BackupError: It is no back-up, of another kind, or a file was changed.
+    """
     path = source / MANIFEST
     try:
         with path.open("rb") as file:
@@ -308,8 +342,9 @@ def _check_digests(source: Path) -> None:
         raise BackupError(f"{path}: it is no manifest of a back-up") from error
     if number != MANIFEST_FORMAT:
         raise BackupError(f"{path}: format {number}; this version reads {MANIFEST_FORMAT}: update Hushsum")
-    if files.keys() != {STORE, LOG, RECEIPTS}:
-        raise BackupError(f"{path}: it names {', '.join(sorted(files))}, expected {STORE}, {LOG} and {RECEIPTS}")
+    if files.keys() != set(expected):
+        kinds = f"{', '.join(sorted(files))}, expected {', '.join(sorted(expected))}"
+        raise BackupError(f"{path}: it names {kinds}: it is a back-up of a service with another log or store")
     for name, written in files.items():
         try:
             came = _sha256(source / name)

@@ -86,6 +86,8 @@ class _Verification:
             receipts = [Receipt(*each) for each in await sinks.receipts.read()]
             await self._receipts(store, plans, sinks)
         for plan in plans:
+            await self._log(store, plan)
+        for plan in plans:
             await self._outcomes(store, plan, {each.key: each for each in receipts})
         if sinks is None:
             self._report("ledger", "not checked", "it needs the receipts")
@@ -138,6 +140,16 @@ class _Verification:
             else:
                 text = "every published outcome has its receipt, every receipt its outcome"
                 self._report(f"plan {plan.name}: receipts", "ok", text)
+
+    async def _log(self, store: Store, plan: RegisteredPlan) -> None:
+        what, loaded = f"plan {plan.name}: log", await store.load_plan(plan.plan_id)
+        assert loaded is not None, "it is registered"
+        try:
+            await self._backends.look_at_log(loaded, plan.partitions)
+        except HushsumError as error:
+            self._report(what, "failed", str(error))
+        else:
+            self._report(what, "ok", "it holds what the folds read next")
 
     async def _outcomes(
         self, store: Store, plan: RegisteredPlan, receipts: Mapping[tuple[bytes, str, int], Receipt]

@@ -66,9 +66,12 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
     import asyncio
 
     from aggregator.backup import back_up
+    from aggregator.backup_cluster import back_up_cluster
     from aggregator.runtime import SystemRuntime
 
-    made = asyncio.run(back_up(_config(config_file, **settings), target, SystemRuntime()))
+    config = _config(config_file, **settings)
+    take = back_up_cluster if config.log == "kafka" else back_up
+    made = asyncio.run(take(config, target, SystemRuntime()))
     plans = [{"name": name, "published_outcomes": count} for name, count in made.plans]
     if as_json:
         print_json({"target": str(target), "plans": plans, "receipt_lines": made.receipts, "files": dict(made.files)})
@@ -86,20 +89,30 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
     ),
 )
 @click.argument("source", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("target", type=_PATH, required=False)
 @click.option(
     "--receipts",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
-    required=True,
     help="Receipts file, or copy of it, that survived. Repeatable: name all; the newest is used.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Configuration file of a service with Kafka and PostgreSQL, whose database has no tables yet.",
+)
 @click.option("--mark-lost", is_flag=True, help="Mark outcomes that the back-up lacks as lost; see `admin mark-lost`.")
-def restore(*, source: Path, target: Path, receipts: tuple[Path, ...], mark_lost: bool) -> None:
+def restore(
+    *, source: Path, target: Path | None, receipts: tuple[Path, ...], config_file: Path | None, mark_lost: bool
+) -> None:
     """Make an empty directory TARGET the data directory of the back-up SOURCE, with the newest receipts.
 
     The digests of the manifest are compared, and the result is opened. If the receipts prove outcomes that were
     published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
+
+    With Kafka and PostgreSQL, --config replaces TARGET and --receipts: pg_restore loads the dump into its database,
+    which is compared with the topics.
 
     Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
     not run anywhere.
@@ -107,15 +120,26 @@ def restore(*, source: Path, target: Path, receipts: tuple[Path, ...], mark_lost
     import asyncio
 
     from aggregator.backup import restore as restored
+    from aggregator.backup_cluster import restore_cluster
     from aggregator.logs import write_journal
     from aggregator.runtime import SystemRuntime
 
     write_journal("warning", "console", sys.stderr)
-
-    lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
+    if config_file is not None:
+        if target is not None or receipts:
+            raise click.UsageError("--config excludes TARGET and --receipts: database and topics are in the file")
+        config = _config(config_file)
+        if (config.log, config.store) != ("kafka", "postgresql"):
+            raise click.UsageError("--config is for a service with Kafka and PostgreSQL; with files, name TARGET")
+        lost, where = asyncio.run(restore_cluster(source, config, SystemRuntime(), marks_lost=mark_lost)), "database"
+    else:
+        if target is None or not receipts:
+            raise click.UsageError("TARGET and --receipts are required, or --config")
+        lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
+        where = str(target)
     _say_lost(lost)
     which = "every other published outcome is" if lost else "all published outcomes are"
-    click.echo(f"{target}: digests compared and opened; {which} in the store")
+    click.echo(f"{where}: digests compared and opened; {which} in the store")
 
 
 @click.command(

@@ -33,7 +33,12 @@ async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
         return []
     fence = await store.acquire_lease(plan.id, "mark-lost", "", _LEASE_S)
     if fence is None:
-        raise ReceiptsError(f"plan {plan.name!r}: a releaser runs; stop every process of the service first")
+        held = await store.lease(plan.id)
+        left = "" if held is None else f" for {max(held.left_s, 0):.0f} s more"
+        raise ReceiptsError(
+            f"plan {plan.name!r}: a releaser holds the lease{left}: stop every process of the service, and wait until "
+            "it ends"
+        )
     try:
         marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
             await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)

@@ -74,6 +74,7 @@ async def test_everything_that_agrees_is_said_in_plain_words(tmp_path: Path) -> 
         ("receipts", "ok"),
         ("copy of the receipts", "ok"),
         ("plan test: receipts", "ok"),
+        ("plan test: log", "ok"),
         ("plan test: releases", "ok"),
         ("ledger", "ok"),
         ("plan test: published copies", "ok"),
@@ -161,6 +162,10 @@ def files_of(folder: Path) -> list[Path]:
         (a_release_is_changed, r"^plan test: releases: window \d+: its bytes are not those of its receipt$"),
         (a_release_and_its_digest_are_changed, r"^plan test: receipts: the receipt of window \d+ differs from the out"),
         (an_outcome_is_gone, r"^plan test: receipts: there is a receipt for window \d+, but the store does not cont"),
+        (
+            lambda folder: (folder / "log.db").unlink(),
+            r"^plan test: log: partition 0: the log ends at 0, but",
+        ),
         (lambda folder: shortened(folder / "receipts.jsonl"), r"^plan test: receipts: .*2 of the 3 lines of receipts"),
         (lambda folder: damaged(folder / "receipts.jsonl"), r"^receipts: .*, line 2: not a receipt"),
         (lambda folder: (folder / "receipts.jsonl").unlink(), r"^receipts: .*receipts\.jsonl: missing or empty$"),

@@ -72,7 +72,14 @@ def test_what_is_found_is_json_for_machines(hushsum: Hushsum, data: Path, tmp_pa
 
 def test_a_restore_without_receipts_is_refused_before_anything_is_looked_at(hushsum: Hushsum, tmp_path: Path) -> None:
     ended = hushsum("admin", "restore", str(tmp_path / "a"), str(tmp_path / "b"))
-    assert (ended.status, "Missing option '--receipts'" in ended.err) == (2, True)
+    assert (ended.status, "TARGET and --receipts are required, or --config" in ended.err) == (2, True)
+    (tmp_path / "files.toml").write_text(f'data = "{tmp_path}"\n')
+    for arguments, why in (
+        ((str(tmp_path / "b"),), "--config excludes TARGET and --receipts"),
+        ((), "--config is for a service with Kafka and PostgreSQL"),
+    ):
+        ended = hushsum("admin", "restore", str(tmp_path / "a"), *arguments, "--config", str(tmp_path / "files.toml"))
+        assert (ended.status, why in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["backup", "verify", "mark-lost", "begin-receipts-copy"])
