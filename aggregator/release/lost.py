@@ -11,7 +11,7 @@ from typing import Final
 from aggregator.errors import ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.model import StoredOutcome
-from aggregator.release.receipts import lost_outcomes
+from aggregator.release.receipts import lost_outcomes, reconcile
 from aggregator.store.store import Store
 from hushsum.plan import Plan
 
@@ -40,6 +40,7 @@ async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
             "it ends"
         )
     try:
+        await reconcile(plan.id, store, receipts, fence=fence)  # binds a store that was copied before it was bound
         marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
             await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)
             for plan_id, kind, window, sha256, spend in lost

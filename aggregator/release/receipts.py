@@ -498,10 +498,7 @@ async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> lis
     Raises:
         ReceiptsError: The receipts are not this store's, or something else is wrong with either.
     """
-    bound = await store.receipts_mark()
-    if bound is None or not bound.id:
-        raise ReceiptsError("the store is not bound to receipts: it knows no outcome, and none can be lost")
-    await receipts.check(bound)
+    await _bind(plan_id, store, receipts, fence=None)
     found = _compared(plan_id, await store.outcomes(plan_id), await receipts.read())
     if found.problem:
         raise ReceiptsError(found.problem)

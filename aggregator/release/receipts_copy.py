@@ -20,6 +20,10 @@ from aggregator.release.receipts import KeptLine, Receipt, ReceiptLines
 from hushsum.privacy.events import Spend
 
 _BEGIN: Final = "`hushsum admin begin-receipts-copy`"
+_OLDER: Final = (
+    "an older copy; nothing is released until the newest one is restored and the service is started again. If there is "
+    f"none, {_BEGIN} completes it"
+)
 
 
 class ReceiptsSink(Receipts, Protocol):
@@ -71,14 +75,13 @@ class CopiedReceipts:
         if len(copy.kept) < needed:
             raise ReceiptsError(
                 f"{copy.where}: it has {len(copy.kept)} of the {needed} lines of {first.where} that this store knows: "
-                f"an older copy; nothing is released until the newest one is restored and the service is started again"
+                f"{_OLDER}"
             )
         lacking = Counter(held.plan_id for _, held in first.kept[len(copy.kept) :] if isinstance(held, Receipt))
         if max(lacking.values(), default=0) > 1:
             raise ReceiptsError(
                 f"{copy.where}: {sum(lacking.values())} receipts of {first.where} are missing at its end, where a kill "
-                "leaves one of a plan: an older copy; nothing is released until the newest one is restored and the "
-                "service is started again"
+                f"leaves one of a plan: {_OLDER}"
             )
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:

@@ -9,6 +9,7 @@ from aggregator.errors import ReceiptsError, StoreError
 from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.release.lost import mark_lost
 from aggregator.release.receipts import ReceiptsFile, lost_outcomes
+from aggregator.release.receipts_copy import begin_copy
 from aggregator.windows import WindowState
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
@@ -16,7 +17,7 @@ from hushsum.privacy.events import TUMBLING
 from hushsum.releases import spend_of
 from tests.aggregator.deltas import cumulative_plan, tally_plan
 from tests.aggregator.disk_site import DiskSite, disk_site, restore_store
-from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, put
+from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, pair, put
 from tests.doubles import ManualRuntime, MemoryReceipts
 
 PLAN = PLAN_OF_FOUR
@@ -160,3 +161,36 @@ async def test_a_window_before_a_lost_one_that_has_neither_outcome_nor_receipt_i
         await site.store.mark_lost(PLAN, [last], receipts=mark, fence=site.fence)
     assert len(await site.store.outcomes(PLAN.id)) == 1, "nothing is changed"
     await site.die()
+
+
+async def test_a_store_that_was_copied_before_it_knew_its_receipts_is_bound_to_them(
+    tmp_path: Path,
+) -> None:
+    runtime = ManualRuntime()
+    site = await DiskSite.open(tmp_path, PLAN, runtime)
+    await site.store.open_windows(PLAN.id, site.window, site.window + 1)
+    for name in ("store", "log"):
+        await (site.sqlite.writer if name == "store" else site.log._writer).truncate()
+        shutil.copy(tmp_path / f"{name}.db", tmp_path / f"{name}.old")
+    await site.die()
+    async with disk_site(tmp_path, PLAN, runtime, open_windows=2) as site:
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+    restore_store(tmp_path)
+    shutil.copy(tmp_path / "log.old", tmp_path / "log.db")
+    assert await marked(tmp_path, runtime) == [site.window]
+    async with disk_site(tmp_path, PLAN, runtime, open_windows=2) as site:
+        assert site.releaser.stopped == ""
+        await site.releaser.seal(early=True)
+        assert (await site.releaser.release()).window == site.window + 1
+
+
+async def test_where_the_copy_of_the_receipts_is_lost_too_the_lost_outcomes_are_marked_first(tmp_path: Path) -> None:
+    runtime = ManualRuntime()
+    await restored(tmp_path, runtime, 1)
+    (tmp_path / "copy.jsonl").unlink()
+    assert len(await marked(tmp_path, runtime)) == 2
+    first, copy = await pair(tmp_path)
+    assert await begin_copy(first, copy) == 4
+    async with disk_site(tmp_path, PLAN, runtime, copied=True, open_windows=0) as site:
+        assert site.releaser.stopped == ""
