@@ -140,6 +140,7 @@ class ReceiptLines:
         self._receipts: dict[tuple[bytes, str, int], Receipt] = {}
         self._digests = [bytes(hashlib.sha256().digest_size)]
         self._kept: list[KeptLine] = []
+        self._kept_digests = [self._digests[0]]
         self._kept_through = [0]  # by the number of lines, how many of them are kept
 
     @property
@@ -154,6 +155,10 @@ class ReceiptLines:
     @property
     def mark(self) -> ReceiptsMark:
         return ReceiptsMark(self._id, len(self._digests) - 1, self._digests[-1])
+
+    def kept_digest(self, lines: int) -> bytes:
+        """The digest of the first ``lines`` lines that count, as that of a mark."""
+        return self._kept_digests[lines]
 
     def kept_through(self, lines: int) -> int:
         """How many of the first ``lines`` lines count."""
@@ -171,6 +176,7 @@ class ReceiptLines:
             self._receipts[held.key] = held
         if counts:
             self._kept.append(KeptLine(line, held))
+            self._kept_digests.append(hashlib.sha256(self._kept_digests[-1] + line).digest())
         self._kept_through.append(len(self._kept))
         self._digests.append(hashlib.sha256(self._digests[-1] + line).digest())
 

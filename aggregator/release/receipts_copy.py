@@ -124,13 +124,14 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
             f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released until the ones "
             "of this store are restored and the service is started again"
         )
-    for number, (mine, other) in enumerate(zip(copy.kept, first.kept, strict=False), 1):
-        if mine.line != other.line:
-            raise ReceiptsError(
-                f"{copy.where}: line {number} differs from that of {first.where}: two copies of the store have "
-                "released, or one of the two was restored and went on; nothing is released until an operator has found "
-                "which is this store's"
-            )
+    common = min(len(copy.kept), len(first.kept))
+    if copy.kept_digest(common) != first.kept_digest(common):
+        number = next(at for at in range(1, common + 1) if copy.kept_digest(at) != first.kept_digest(at))
+        raise ReceiptsError(
+            f"{copy.where}: line {number} differs from that of {first.where}: two copies of the store have released, "
+            "or one of the two was restored and went on; nothing is released until an operator has found which is this "
+            "store's"
+        )
     if lines > len(first.kept):
         raise ReceiptsError(
             f"{first.where}: it has {len(first.kept)} lines, and {copy.where} has {lines}: the former is "
