@@ -315,14 +315,18 @@ class Config(pydantic.BaseModel):
         return (self.log, self.store) != ("sqlite", "sqlite")
 
     @classmethod
-    def of(cls, *, needs_plan: bool = True, **settings: object) -> Self:
-        """Settings from names and values; without ``needs_plan`` for what reads the plans from a store.
+    def of(cls, **settings: object) -> Self:
+        """Settings from names and values.
 
         Raises:
             ConfigError: A key is unknown or missing, a value is not allowed, or settings do not fit together.
         """
+        return cls._of(settings)
+
+    @classmethod
+    def _of(cls, settings: Mapping[str, object], context: str | None = None) -> Self:
         try:
-            return cls.model_validate(settings, context=None if needs_plan else _WITHOUT_PLAN)
+            return cls.model_validate(settings, context=context)
         except pydantic.ValidationError as error:
             refused = _config_error(error)
         raise refused  # outside of the block, without its cause: that shows settings, perhaps a password
@@ -338,7 +342,8 @@ class Config(pydantic.BaseModel):
     ) -> Self:
         """Settings from a TOML file and from overrides, where None means "not given".
 
-        The database's address may also be in the environment (by default that of this process).
+        The database's address may also be in the environment (by default that of this process). Without ``needs_plan``
+        for what reads the plans from a store.
 
         Raises:
             ConfigError: As :meth:`of`; or the file is no TOML.
@@ -353,7 +358,7 @@ class Config(pydantic.BaseModel):
         dsn = (os.environ if environment is None else environment).get(DSN_VARIABLE)
         if dsn and settings.get("store") == "postgresql":
             settings.setdefault("postgres_dsn", dsn)
-        return cls.of(needs_plan=needs_plan, **settings)
+        return cls._of(settings, None if needs_plan else _WITHOUT_PLAN)
 
 
 def _config_error(error: pydantic.ValidationError) -> ConfigError:

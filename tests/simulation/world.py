@@ -25,6 +25,7 @@ _STORM_S: Final = 2.0
 _COPY_S: Final = 1.0  # between two backups of the store
 _RESTORED_S: Final = 15.0  # for whatever a store that was set back may still do
 _RESTART_S: Final = 1.0
+_STARTED_S: Final = 0.5
 _DONE: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
 
 
@@ -160,6 +161,8 @@ class World(Stage):
     _do_lose = _do_slow = _do_drop
 
     def _do_full(self, op: Op) -> None:
+        if op.who in self._sinks and op.at_s < _STARTED_S:
+            return  # a first start that cannot make the receipts releases nothing until an operator starts it again
         weather = self.lines[op.who].weather
         weather.full = True
         self.loop.call_world(_STORM_S * op.amount, setattr, weather, "full", False)
