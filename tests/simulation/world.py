@@ -267,7 +267,8 @@ class World(Stage):
         is_bound = run_to_end(self._inner.receipts_mark()) is not None
         is_gone = is_bound and not all(sink.kept for sink in self._sinks.values())
         is_short = not copy <= first or not published <= copy
-        self.books.set_back(missing=is_gone or is_short or not self.books.receipts.keys() <= held)
+        # What was in the first sink alone, and is there no more, was of an outcome that nobody has seen.
+        self.books.set_back(missing=is_gone or is_short or not self.books.copies.keys() | first <= held)
 
     def _do_skew(self, op: Op) -> None:
         self._hosts[op.who].set_clock(int(op.amount))
