@@ -5,11 +5,12 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from aggregator.config import Config
+from aggregator.config import Config, ReceiptsTopicAddress
 from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, LogError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
@@ -20,6 +21,7 @@ from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
 from aggregator.release.copies import Destination, destination_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile, reconcile
+from aggregator.release.receipts_copy import CopiedReceipts, ReceiptsSink
 from aggregator.runtime import Runtime, retry, within
 from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sqlite_store
 from hushsum.entropy import OsEntropy
@@ -35,6 +37,18 @@ _CLOSE_S: Final = 3.0
 _journal = journal("service")
 
 
+class Sinks(NamedTuple):
+    """Where the receipts are; ``copy`` is None where the settings name no second place."""
+
+    first: ReceiptsSink
+    copy: ReceiptsSink | None
+
+    @property
+    def receipts(self) -> Receipts:
+        """Both as one."""
+        return self.first if self.copy is None else CopiedReceipts(self.first, self.copy)
+
+
 class Backends:
     """Opens what a service stores its data in; ``stack`` closes it. ``folder`` is None if nothing is a file."""
 
@@ -44,7 +58,7 @@ class Backends:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
         self._store: Store | None = None
-        self._is_current = True  # whether the store has the tables of this version
+        self.is_current = True  # whether the store that is read has the tables of this version
         # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
 
@@ -71,7 +85,7 @@ class Backends:
         """
         if self._config.store == "sqlite":
             if self._files.store.exists():
-                self._store, self._is_current = await read_sqlite_store(self._files.store, self._runtime)
+                self._store, self.is_current = await read_sqlite_store(self._files.store, self._runtime)
             else:
                 self._store = memory_store(self._runtime)
         else:
@@ -83,6 +97,16 @@ class Backends:
                 self._store = memory_store(self._runtime)
         self._close_at_the_end("the database", self._store.close)
         return self._store
+
+    def read_from(self, store: Store) -> None:
+        """Reads the store from this copy, which the caller closes."""
+        self._store = store
+
+    async def has_tables(self) -> bool:
+        """Whether the database has the service's tables."""
+        database = await self._patiently("the database", lambda _: self._open_postgres(migrates=False))
+        await database.close()
+        return bool(database.has_tables)
 
     async def _open_postgres(self, *, migrates: bool) -> Any:  # a PostgresDatabase, whose module needs asyncpg
         postgres = _cluster("aggregator.store.postgres")
@@ -108,27 +132,30 @@ class Backends:
         self._close_at_the_end("the log", log.close)
         return log
 
-    async def look_at_log(self, plan: Plan) -> None:
+    async def look_at_log(self, plan: Plan, partitions: int | None = None) -> None:
         """Opens an existing log to be read alone, and compares it with what is folded: nothing is created.
+
+        ``partitions`` is the plan's number of them, if it is not that of the settings.
 
         Raises:
             ConfigError, LogError: As :meth:`log`, or the file is damaged.
         """
         if self._config.log == "sqlite":
             passed = None if self._store is None else await self._passed(plan)
-            await SqliteLog.look(self._files.log, plan.id, self._config.partitions, passed, self._runtime)
+            count = partitions or self._config.partitions
+            await SqliteLog.look(self._files.log, plan.id, count, passed, self._runtime)
             return
         absent = LogError("the topic does not exist; the first start creates it")
         try:
-            log = await self._kafka_log(plan, absent)
+            log = await self._kafka_log(plan, absent, partitions)
         except LogError as error:
             if error is not absent:
                 raise
         else:
             self._close_at_the_end("the log", log.close)
 
-    async def _kafka_log(self, plan: Plan, absent: LogError | None = None) -> Log:
-        partitions = self._config.partitions
+    async def _kafka_log(self, plan: Plan, absent: LogError | None = None, partitions: int | None = None) -> Log:
+        partitions = partitions or self._config.partitions
         kafka, messages = _cluster("aggregator.log.kafka.log"), self.messages(plan.id)
 
         async def open_log(waiting: "_Waiting") -> Log:
@@ -148,27 +175,53 @@ class Backends:
         return {partition: mark.position for partition, mark in marks.items()}
 
     async def receipts(self) -> Receipts:
-        """Opens the receipts, apart from the store.
+        """Opens the receipts, apart from the store, and their copy where there is to be one.
 
         Raises:
             ConfigError: Another process uses the file, brokers do not answer in time, or the topic has wrong settings.
             LogError: Kafka refuses us.
         """
+        try:
+            sinks = await self.sinks()
+        except ReceiptsError as error:
+            return NoReceipts(str(error))  # this stops only releasing
+        return sinks.receipts
+
+    async def sinks(self, *, repairs: bool = True) -> "Sinks":
+        """The same, each by itself. Without ``repairs`` they are read alone: nothing is created.
+
+        Raises:
+            ConfigError, LogError: As :meth:`receipts`.
+            ReceiptsError: One is damaged, of a newer format, missing although it was made, or cannot be read.
+        """
+        copy: ReceiptsSink | None = None
         if self._config.log == "sqlite":
-            return await self._receipts_file()
+            path = self._config.receipts or self._files.receipts
+            first: ReceiptsSink = await self._receipts_file(path, repairs=repairs)
+            if self._config.receipts_copy is not None:
+                copy = await self._receipts_file(Path(self._config.receipts_copy), repairs=repairs, original=path)
+            return Sinks(first, copy)
+        first = await self._receipts_topic(self._kafka, None, creates=repairs)
+        if self._config.receipts_copy is not None:
+            address = ReceiptsTopicAddress(self._config.receipts_copy)
+            elsewhere = replace(self._kafka, bootstrap=address.bootstrap or self._kafka.bootstrap)
+            copy = await self._receipts_topic(elsewhere, address.topic, creates=repairs)
+        return Sinks(first, copy)
+
+    async def _receipts_topic(self, settings: Any, name: str | None, *, creates: bool) -> ReceiptsSink:
         kafka = _cluster("aggregator.release.kafka_receipts")
         assert self._store is not None, "the store says whether there were receipts"
         store = self._store
 
-        async def open_topic(waiting: "_Waiting") -> Receipts:
-            made = await store.receipts_mark() is not None
-            try:
-                opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, OsEntropy(), waiting, made=made)
-            except ReceiptsError as error:
-                return NoReceipts(str(error))  # this stops only releasing
+        async def open_topic(waiting: "_Waiting") -> ReceiptsSink:
+            # An operator may begin a copy later: a topic that is made empty here is refused as missing.
+            made = name is None and await store.receipts_mark() is not None
+            opened = await kafka.ReceiptsTopic.open(
+                settings, self._runtime, OsEntropy(), waiting, made=made or not creates, name=name
+            )
             self._close_at_the_end("the receipts", opened.close)
             _warn(opened.warnings)
-            receipts: Receipts = opened
+            receipts: ReceiptsSink = opened
             return receipts
 
         return await self._patiently("kafka", open_topic)
@@ -200,10 +253,10 @@ class Backends:
             ConfigError: Another process uses the file.
             ReceiptsError: Nothing would be released.
         """
-        receipts = await self._receipts_file(repairs=False)
+        receipts = (await self.sinks(repairs=False)).receipts
         if self._store is None:
             await receipts.read()
-        elif self._is_current:
+        elif self.is_current:
             problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
             if problem:
                 raise ReceiptsError(problem)
@@ -211,21 +264,27 @@ class Backends:
             await receipts.read()
             _journal.warning("receipts not compared with the store: its file is upgraded at the start")
 
-    async def _receipts_file(self, *, repairs: bool = True) -> Receipts:
-        """Receipts in a file that only this process uses; a file that cannot be used stops only releasing."""
-        path = self._config.receipts or self._files.receipts
+    async def _receipts_file(self, path: Path, *, repairs: bool, original: Path | None = None) -> ReceiptsSink:
+        """Receipts in a file that only this process uses; ``original`` is the file that it is to be a copy of."""
         lock = path.with_name(f"{path.name}.lock")
         try:
-            if self._config.receipts is not None and (repairs or lock.exists()):
+            if path != self._files.receipts and (repairs or lock.exists()):
                 self._stack.callback(held(lock, f"receipts: {path}").close)
-            if _volume(path.parent) == _volume(self._files.path):
-                text = f"{path} is on the same volume as the store and would be lost with the store"
-                _warn([f"{text}: set receipts to a file on another volume"])
+            self._warn_of_volume(path, original)
             return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
         except OSError as error:
-            return NoReceipts(f"receipts {path}: {error}; releasing is stopped until they can be read")
-        except ReceiptsError as error:
-            return NoReceipts(str(error))
+            raise ReceiptsError(f"receipts {path}: {error}; releasing is stopped until they can be read") from error
+
+    def _warn_of_volume(self, path: Path, original: Path | None) -> None:
+        """Where all receipts are on the volume of the store: of two places one is enough elsewhere."""
+        if self._config.receipts_copy is not None and original is None:
+            return
+        key = "receipts" if original is None else "receipts_copy"
+        for what, other in (("store", self._files.path), ("receipts", None if original is None else original.parent)):
+            if other is not None and _volume(path.parent) == _volume(other):
+                text = f"{path} is on the same volume as the {what} and would be lost with the {what}"
+                _warn([f"{text}: set {key} to a file on another volume"])
+                return
 
     def membership(self, plan: Plan, observer: Observer) -> Membership | None:
         """Assigns partitions to this process; None: all partitions are its own."""

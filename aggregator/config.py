@@ -3,6 +3,7 @@
 import difflib
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -96,7 +97,20 @@ def _host_of(address: str) -> str:
     return host if colon and port.isdecimal() else address
 
 
+class ReceiptsTopicAddress:
+    """``kafka://host:port,host:port/topic``, without hosts for the brokers of the log; ValueError: it is none."""
+
+    PREFIX: Final = "kafka://"
+
+    def __init__(self, url: str) -> None:
+        hosts, slash, self.topic = url.removeprefix(self.PREFIX).partition("/")
+        if not url.startswith(self.PREFIX) or not slash or re.fullmatch("[A-Za-z0-9._-]{1,249}", self.topic) is None:
+            raise ValueError("expected kafka://HOST:PORT/TOPIC, or kafka:///TOPIC for a topic of kafka_bootstrap")
+        self.bootstrap = _addresses(hosts) if hosts else ""
+
+
 _MIB: Final = 2**20
+_WITHOUT_PLAN: Final = "without a plan"
 DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
 _SECRETS: Final = frozenset({"postgres_dsn"})  # a value is never shown, not even a wrong one
 
@@ -134,6 +148,7 @@ class Config(pydantic.BaseModel):
     plan: _Path | None = None  # a shuffler without it asks upstream
     data: _Path | None = None  # optional with Kafka and PostgreSQL, where it only holds where this process listens
     receipts: _Path | None = None
+    receipts_copy: str | None = None  # where a second copy of the receipts goes: a file, or kafka://HOST:PORT,…/TOPIC
     role: Literal["all", "gateway", "worker", "releaser", "shuffler"] = "all"
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
@@ -293,8 +308,8 @@ class Config(pydantic.BaseModel):
     direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        for refusal in _refusals(self):  # the first thing that does not fit
+    def _fits_together(self, info: pydantic.ValidationInfo) -> Self:
+        for refusal in _refusals(self, needs_plan=info.context != _WITHOUT_PLAN):  # the first thing that does not fit
             raise ValueError(refusal)
         return self
 
@@ -320,19 +335,29 @@ class Config(pydantic.BaseModel):
         Raises:
             ConfigError: A key is unknown or missing, a value is not allowed, or settings do not fit together.
         """
+        return cls._of(settings)
+
+    @classmethod
+    def _of(cls, settings: Mapping[str, object], context: str | None = None) -> Self:
         try:
-            return cls.model_validate(settings)
+            return cls.model_validate(settings, context=context)
         except pydantic.ValidationError as error:
             refused = _config_error(error)
         raise refused  # outside of the block, without its cause: that shows settings, perhaps a password
 
     @classmethod
     def load(
-        cls, file: Path | None, overrides: Mapping[str, object], environment: Mapping[str, str] | None = None
+        cls,
+        file: Path | None,
+        overrides: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
+        *,
+        needs_plan: bool = True,
     ) -> Self:
         """Settings from a TOML file and from overrides, where None means "not given".
 
-        The database's address may also be in the environment (by default that of this process).
+        The database's address may also be in the environment (by default that of this process). Without ``needs_plan``
+        for what reads the plans from a store.
 
         Raises:
             ConfigError: As :meth:`of`; or the file is no TOML.
@@ -347,7 +372,7 @@ class Config(pydantic.BaseModel):
         dsn = (os.environ if environment is None else environment).get(DSN_VARIABLE)
         if dsn and settings.get("store") == "postgresql":
             settings.setdefault("postgres_dsn", dsn)
-        return cls.of(**settings)
+        return cls._of(settings, None if needs_plan else _WITHOUT_PLAN)
 
 
 def _config_error(error: pydantic.ValidationError) -> ConfigError:
@@ -376,6 +401,7 @@ _NOT_OF_SHUFFLERS: Final = (
         "publish",
         "keep_releases",
         "receipts",
+        "receipts_copy",
         "retain_verdicts",
         "client_directory",
         "client_streams_max",
@@ -391,7 +417,7 @@ _SIGNING_KEYS: Final = {
 }
 
 
-def _refusals(config: Config) -> Iterator[str]:
+def _refusals(config: Config, *, needs_plan: bool) -> Iterator[str]:
     yield from _listening(config)
     yield from _authentication(config)
     yield from _metrics(config)
@@ -399,7 +425,7 @@ def _refusals(config: Config) -> Iterator[str]:
     if config.role == "shuffler":
         yield from _shuffler(config)
         return
-    if config.plan is None:
+    if config.plan is None and needs_plan:
         yield "plan: required"
     for key in _OF_SHUFFLERS:
         if getattr(config, key) is not None:
@@ -522,6 +548,32 @@ def _parts(config: Config) -> Iterator[str]:
         yield "data: required"
     if log == "kafka" and config.receipts is not None:
         yield "receipts: allowed only with log = sqlite; with log = kafka receipts are a topic"
+    if config.receipts_copy is not None:
+        yield from _receipts_copy(config, config.receipts_copy)
+
+
+def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
+    """Both sinks are files, or both are topics: then their lines have the same bytes."""
+    if config.log == "sqlite":
+        if "://" in copy:
+            yield f"receipts_copy: got {copy}: a topic is allowed only with log = kafka; expected the path of a file"
+        elif Path(copy).absolute() == (config.receipts or config.folder / "receipts.jsonl").absolute():
+            yield f"receipts_copy: {copy} is the file of the receipts themselves"
+        return
+    if "://" not in copy:
+        yield (
+            f"receipts_copy: got {copy}: a file is allowed only with log = sqlite; with log = kafka expected "
+            "kafka://HOST:PORT/TOPIC"
+        )
+        return
+    try:
+        address = ReceiptsTopicAddress(copy)
+    except ValueError as error:
+        yield f"receipts_copy: got {copy}: {error}"
+        return
+    if not address.bootstrap and address.topic == f"{config.kafka_prefix}.receipts":
+        yield f"receipts_copy: {copy} is the topic of the receipts themselves"
+    yield from _plaintext("receipts_copy", address.bootstrap, config)
 
 
 def _kafka(config: Config) -> Iterator[str]:
@@ -529,14 +581,19 @@ def _kafka(config: Config) -> Iterator[str]:
     if config.kafka_bootstrap is None:
         yield "kafka_bootstrap: required with log = kafka: host:port of a broker"
         return
+    yield from _plaintext("kafka_security", config.kafka_bootstrap, config)
+    yield from _kafka_credentials(config, security)
+
+
+def _plaintext(key: str, bootstrap: str, config: Config) -> Iterator[str]:
+    security = config.kafka_security
     if security.endswith("PLAINTEXT") and not config.insecure:
-        for address in config.kafka_bootstrap.split(","):
+        for address in filter(None, bootstrap.split(",")):
             if not is_loopback(host_and_port(address.strip())[0]):
                 yield (
-                    f"kafka_security: {security} is allowed only on loopback, got {address.strip()}; use "
+                    f"{key}: {security} is allowed only on loopback, got {address.strip()}; use "
                     f"{security.removesuffix('PLAINTEXT')}SSL, or set insecure"
                 )
-    yield from _kafka_credentials(config, security)
 
 
 def _kafka_credentials(config: Config, security: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ class _Grouped(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:  # Any: a command's own
         super().__init__(*arguments, **settings)
         self.headings: dict[str, tuple[str, ...]] = {
-            "Plan and data": ("plan", "data", "receipts", "config_file"),
+            "Plan and data": ("plan", "data", "receipts", "receipts_copy", "config_file"),
             "Role and backends": ("role", "log_kind", "store"),
             "Network": ("listen", "health_listen", "metrics_listen", "metrics_client_ca", "page_listen", "insecure"),
             "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
@@ -65,6 +65,11 @@ class _Grouped(click.Command):
     "--data", type=click.Path(file_okay=False, path_type=str), help="Data directory: log, store and receipts."
 )
 @click.option("--receipts", type=_FILE, help="Receipts file, preferably on another volume.  [default: in --data]")
+@click.option(
+    "--receipts-copy",
+    metavar="FILE|kafka://HOST:PORT/TOPIC",
+    help="Second copy of the receipts, on another machine or volume. With --log kafka a topic, otherwise a file.",
+)
 @click.option(
     "--config",
     "config_file",

@@ -34,7 +34,7 @@ from aggregator.model import (
     StoredOutcome,
     StreamMemory,
 )
-from aggregator.release.receipts import Receipt, ReceiptLines, ReceiptsHeader
+from aggregator.release.receipts import KeptLine, Receipt, ReceiptLines, ReceiptsHeader
 from aggregator.runtime import Runtime, Watermark
 from aggregator.store.store import Store
 from aggregator.windows import WindowState
@@ -621,6 +621,12 @@ class MemoryReceipts:
 
     async def read(self) -> list[Receipt]:
         return self.lines.receipts
+
+    async def catch_up(self) -> ReceiptLines:
+        return self.lines
+
+    async def append(self, kept: KeptLine) -> None:
+        self.lines.add(*kept)
 
     def _add(self, held: ReceiptsHeader | Receipt) -> None:
         self.lines.add(held.to_line()[0], held)

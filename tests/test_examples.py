@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from aggregator.app import running
+from aggregator.backup import back_up
 from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient, NotCountedWarning, Policy
 from edge_client.testing import MemoryService
@@ -239,9 +240,14 @@ WITHOUT_COMMANDS = {"dashboard.md"}  # it is read beside a screen
 
 
 async def leave_data(folder: Path) -> None:
-    """Leaves what a service has: `plan.json`, and in `data` one released window."""
+    """Leaves what a service has: `plan.json`, and in `data` one released window, before which `sunday` was taken."""
     runtime = SystemRuntime()
-    async with running(config_of(folder, EXAMPLE_PLAN), runtime) as service:
+    (folder / "elsewhere").mkdir()
+    (folder / "backups").mkdir(mode=0o700)
+    places = {"receipts_copy": str(folder / "elsewhere" / "receipts.jsonl"), "publish": str(folder / "releases")}
+    config = config_of(folder, EXAMPLE_PLAN, **places)
+    async with running(config, runtime) as service:
+        await back_up(config, folder / "backups" / "sunday", runtime)
         now_ms = runtime.now_ms()
         async with EdgeClient(service.grpc, spool=folder / "spool.db") as client:
             await client.add([1.5, 2.5], time=now_ms)
@@ -249,6 +255,8 @@ async def leave_data(folder: Path) -> None:
         async with Console(service.grpc, Credentials()) as console:
             window = await console.seal(EXAMPLE_PLAN.window.index_at(now_ms), early=True)
             await console.release(window)
+        while not [*(folder / "releases").glob("*/*.hush")]:  # noqa: ASYNC110  it is copied in the background
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HOW_TO.glob("*.md")))

@@ -77,7 +77,8 @@ class ReleaseCatalog:
             few = "reports" if self.plan.privacy.reports is not None else "clients"
             raise NotFoundError(f"window {window} is withheld: it has too few {few}")
         if not outcome.data:
-            raise NotFoundError(f"the release of window {window} was removed: it is older than keep_releases allows")
+            why = "it is older than keep_releases allows, or was lost before this store was restored"
+            raise NotFoundError(f"the release of window {window} was removed: {why}")
         return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:

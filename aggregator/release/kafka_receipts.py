@@ -16,7 +16,15 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import OutgoingMessage, TopicWriter, offset_reader
 from aggregator.log.kafka.topic import prepare_topic, receipts_topic
 from aggregator.model import ReceiptsMark, StoredOutcome
-from aggregator.release.receipts import ID_BYTES, Receipt, ReceiptLines, ReceiptsHeader, missing, read_line
+from aggregator.release.receipts import (
+    ID_BYTES,
+    KeptLine,
+    Receipt,
+    ReceiptLines,
+    ReceiptsHeader,
+    missing,
+    read_line,
+)
 from aggregator.runtime import Runtime
 from hushsum.entropy import Entropy
 from hushsum.privacy.events import Spend
@@ -40,6 +48,7 @@ class ReceiptsTopic:
     def __init__(
         self,
         settings: KafkaSettings,
+        topic: str,
         writer: TopicWriter,
         runtime: Runtime,
         entropy: Entropy,
@@ -47,28 +56,35 @@ class ReceiptsTopic:
     ) -> None:
         self.warnings = warnings
         self._settings, self._writer, self._runtime, self._entropy = settings, writer, runtime, entropy
-        topic = receipts_topic(settings).name
-        self._where, self._lines = TopicPartition(topic, 0), ReceiptLines(f"topic {topic}")
+        self._where, self.lines = TopicPartition(topic, 0), ReceiptLines(f"topic {topic}")
         self._next = 0  # the offset to read on from
         self._turn = asyncio.Lock()
 
     @classmethod
     async def open(
-        cls, settings: KafkaSettings, runtime: Runtime, entropy: Entropy, observer: Observer, *, made: bool
+        cls,
+        settings: KafkaSettings,
+        runtime: Runtime,
+        entropy: Entropy,
+        observer: Observer,
+        *,
+        made: bool,
+        name: str | None = None,
     ) -> Self:
         """Creates or checks the topic, and reads it; waits for brokers that are not up yet.
 
-        ``made`` says whether the store has had receipts: then the topic is not created again.
+        ``made`` says whether the store has had receipts: then the topic is not created again. ``name`` is that of
+        another topic than the settings' own.
 
         Raises:
             ConfigError: The topic's settings break a promise.
             ReceiptsError: It is damaged, of a newer format, or it is gone although it was made before.
         """
-        needs = receipts_topic(settings)
+        needs = receipts_topic(settings, name)
         gone = missing(f"topic {needs.name}") if made else None
         warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
-        receipts = cls(settings, writer, runtime, entropy, warnings)
+        receipts = cls(settings, needs.name, writer, runtime, entropy, warnings)
         try:
             await receipts.read()
         except BaseException:
@@ -79,36 +95,50 @@ class ReceiptsTopic:
     async def begin(self) -> ReceiptsMark:
         async with self._turn:
             await self._catch_up()
-            if not self._lines.mark.id:
+            if not self.lines.mark.id:
                 await self._append(ReceiptsHeader(self._entropy.read(ID_BYTES)))
-            return self._lines.mark
+            return self.lines.mark
 
     async def check(self, bound: ReceiptsMark) -> None:
         async with self._turn:
             await self._catch_up()
-            self._lines.check(bound)
+            self.lines.check(bound)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         receipt = Receipt.from_outcome(outcome, spend)
         async with self._turn:
             await self._catch_up()
-            if not self._lines.knows(receipt):
+            if not self.lines.knows(receipt):
                 await self._append(receipt)
-                self._lines.knows(receipt)  # raises if a concurrent writer wrote another outcome
-            return self._lines.mark
+                self.lines.knows(receipt)  # raises if a concurrent writer wrote another outcome
+            return self.lines.mark
 
     async def read(self) -> Sequence[Receipt]:
         """All receipts that any process has written up to now, in their order."""
         async with self._turn:
             await self._catch_up()
-            return self._lines.receipts
+            return self.lines.receipts
 
     async def close(self) -> None:
         await self._writer.close()
 
+    async def catch_up(self) -> ReceiptLines:
+        """All lines that any process has written up to now."""
+        async with self._turn:
+            await self._catch_up()
+            return self.lines
+
+    async def append(self, kept: KeptLine) -> None:
+        """Appends a line of other receipts, which follow the same lines; durable when it returns."""
+        async with self._turn:
+            await self._append_line(kept.line)
+
     async def _append(self, held: ReceiptsHeader | Receipt) -> None:
+        await self._append_line(held.to_line()[0])
+
+    async def _append_line(self, line: bytes) -> None:
         """Appends a message, and reads up to and past it."""
-        await self._writer.write([OutgoingMessage(0, held.to_line()[0])])
+        await self._writer.write([OutgoingMessage(0, line)])
         await self._catch_up()
 
     async def _catch_up(self) -> None:
@@ -140,5 +170,5 @@ class ReceiptsTopic:
             held, _ = read_line(line)
         except ReceiptsError as error:
             raise type(error)(f"topic {self._where.topic}, message {record.offset}: {error}; {_UNTIL}") from error
-        self._lines.add(line, held)
+        self.lines.add(line, held)
         self._next = record.offset + 1

@@ -28,7 +28,7 @@ from aggregator.data_dir import FILE_MODE, close_to_others
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.logs import journal
-from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from hushsum import canonical
@@ -120,6 +120,13 @@ def read_line(line: bytes, before: int = 0) -> tuple[ReceiptsHeader | Receipt, i
     raise ReceiptsError(f"format {number}; this version reads up to {RECEIPTS_FORMAT}: update the service")
 
 
+class KeptLine(NamedTuple):
+    """The bytes of a line, and its content."""
+
+    line: bytes
+    held: ReceiptsHeader | Receipt
+
+
 class ReceiptLines:
     """Lines of receipts in their order, in a file or a topic: their id, the outcomes, and a digest of the lines so far.
 
@@ -132,14 +139,30 @@ class ReceiptLines:
         self._id = b""
         self._receipts: dict[tuple[bytes, str, int], Receipt] = {}
         self._digests = [bytes(hashlib.sha256().digest_size)]
+        self._kept: list[KeptLine] = []
+        self._kept_digests = [self._digests[0]]
+        self._kept_through = [0]  # by the number of lines, how many of them are kept
 
     @property
     def receipts(self) -> list[Receipt]:
         return [*self._receipts.values()]
 
     @property
+    def kept(self) -> Sequence["KeptLine"]:
+        """The lines that count: the first header, and the first line of each outcome."""
+        return self._kept
+
+    @property
     def mark(self) -> ReceiptsMark:
         return ReceiptsMark(self._id, len(self._digests) - 1, self._digests[-1])
+
+    def kept_digest(self, lines: int) -> bytes:
+        """The digest of the first ``lines`` lines that count, as that of a mark."""
+        return self._kept_digests[lines]
+
+    def kept_through(self, lines: int) -> int:
+        """How many of the first ``lines`` lines count."""
+        return self._kept_through[lines]
 
     def add(self, line: bytes, held: ReceiptsHeader | Receipt) -> None:
         """Adds the next line and its content. The first header counts, and the first receipt of an outcome.
@@ -148,9 +171,13 @@ class ReceiptLines:
             ReceiptsError: There is a receipt for this outcome with another digest; nothing is added.
         """
         if isinstance(held, ReceiptsHeader):
-            self._id = self._id or held.id
-        elif not self.knows(held):
+            counts, self._id = not self._id, self._id or held.id
+        elif counts := not self.knows(held):
             self._receipts[held.key] = held
+        if counts:
+            self._kept.append(KeptLine(line, held))
+            self._kept_digests.append(hashlib.sha256(self._kept_digests[-1] + line).digest())
+        self._kept_through.append(len(self._kept))
         self._digests.append(hashlib.sha256(self._digests[-1] + line).digest())
 
     def knows(self, receipt: Receipt) -> bool:
@@ -228,7 +255,7 @@ class ReceiptsFile:
     def __init__(self, path: Path, runtime: Runtime, entropy: Entropy, *, repairs: bool) -> None:
         self._path, self._runtime, self._entropy, self._repairs = path, runtime, entropy, repairs
         self._guard = threading.Lock()
-        self._lines = ReceiptLines(f"receipts {path}")
+        self.lines = ReceiptLines(f"receipts {path}")
         self._exists = False
         self._checksum = 0  # of the last line
         self._size = 0  # of all complete lines, in bytes
@@ -251,14 +278,26 @@ class ReceiptsFile:
 
     async def check(self, bound: ReceiptsMark) -> None:
         if not self._exists:
-            raise missing(self._lines.where)
-        self._lines.check(bound)
+            raise missing(self.lines.where)
+        self.lines.check(bound)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         return await self._runtime.blocking(self._write, Receipt.from_outcome(outcome, spend))
 
     async def read(self) -> Sequence[Receipt]:
-        return self._lines.receipts
+        return self.lines.receipts
+
+    async def catch_up(self) -> ReceiptLines:
+        """All lines; no other process writes."""
+        return self.lines
+
+    async def append(self, kept: KeptLine) -> None:
+        """Appends a line of other receipts, which follow the same lines; durable when it returns.
+
+        Raises:
+            ReceiptsError: It cannot be written.
+        """
+        await self._runtime.blocking(self._append_kept, kept)
 
     def _load(self) -> None:
         try:
@@ -283,7 +322,7 @@ class ReceiptsFile:
             held, checksum = read_line(line, self._checksum)
         except ReceiptsError as error:
             raise type(error)(f"receipts {self._path}, line {number}: {error}; {_UNTIL}") from error
-        self._lines.add(line, held)
+        self.lines.add(line, held)
         self._checksum, self._size = checksum, self._size + len(line) + 1
 
     def _take_tail(self, tail: bytes, number: int) -> None:
@@ -311,35 +350,49 @@ class ReceiptsFile:
     def _begin(self) -> ReceiptsMark:
         assert self._repairs, "opened to be read alone"
         with self._guard:
-            if not self._lines.mark.id:
-                try:
-                    if not self._exists:
-                        os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
-                        sync_folder(self._path.parent)
-                except FileExistsError as error:
-                    what = "it was created by another process after the start"
-                    raise ReceiptsError(f"receipts {self._path}: {what}; {_UNTIL}") from error
-                except OSError as error:
-                    raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
-                self._exists = True
-                self._append_line(ReceiptsHeader(self._entropy.read(ID_BYTES)))
-            return self._lines.mark
+            if not self.lines.mark.id:
+                self._make()
+                self._append_next(ReceiptsHeader(self._entropy.read(ID_BYTES)))
+            return self.lines.mark
+
+    def _append_kept(self, kept: KeptLine) -> None:
+        assert self._repairs, "opened to be read alone"
+        with self._guard:
+            self._make()
+            _, checksum = read_line(kept.line, self._checksum)
+            self._append_line(kept, checksum)
+
+    def _make(self) -> None:
+        """Creates the file, unless it was there at the start."""
+        try:
+            if not self._exists:
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
+                sync_folder(self._path.parent)
+        except FileExistsError as error:
+            what = "it was created by another process after the start"
+            raise ReceiptsError(f"receipts {self._path}: {what}; {_UNTIL}") from error
+        except OSError as error:
+            raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
+        self._exists = True
 
     def _write(self, receipt: Receipt) -> ReceiptsMark:
         assert self._repairs, "opened to be read alone"
         with self._guard:
-            if not self._lines.knows(receipt):
-                self._append_line(receipt)
-            return self._lines.mark
+            if not self.lines.knows(receipt):
+                self._append_next(receipt)
+            return self.lines.mark
 
-    def _append_line(self, held: ReceiptsHeader | Receipt) -> None:
+    def _append_next(self, held: ReceiptsHeader | Receipt) -> None:
         line, checksum = held.to_line(self._checksum)
+        self._append_line(KeptLine(line, held), checksum)
+
+    def _append_line(self, kept: KeptLine, checksum: int) -> None:
         try:
-            _append(self._path, line + b"\n", at=self._size)
+            _append(self._path, kept.line + b"\n", at=self._size)
         except OSError as error:
             raise ReceiptsError(f"receipts {self._path}: {error}") from error
-        self._lines.add(line, held)
-        self._checksum, self._size = checksum, self._size + len(line) + 1
+        self.lines.add(*kept)
+        self._checksum, self._size = checksum, self._size + len(kept.line) + 1
 
 
 class NoReceipts:
@@ -411,23 +464,51 @@ async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: 
     # A start registers the plan before this; a look at the files does not.
     known = fence is not None or plan_id in {plan.plan_id for plan in await store.plans()}
     outcomes = await store.outcomes(plan_id) if known else []
-    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
-    published = {key for key, outcome in stored.items() if outcome.published}
     certified = await receipts.read()
     spends = [spend for *_, spend in certified]
-    proved = {(kind, window): digest for plan, kind, window, digest, _ in certified if plan == plan_id}
     if problem:
         return problem, spends
-    if unproved := [window for _, window in published - proved.keys()]:
-        return _unproved(len(published), min(unproved)), spends
-    if lost := [window for _, window in proved.keys() - stored.keys()]:
+    found = _compared(plan_id, outcomes, certified)
+    if found.lost:
         problem = (
-            f"there is a receipt for window {min(lost)}, but the store does not contain its outcome: the store is "
-            "older than its receipts; restore a newer copy of the store"
+            f"there is a receipt for window {min(receipt.window for receipt in found.lost.values())}, but the store "
+            "does not contain its outcome: the store is older than its receipts; restore a newer copy of the store, "
+            "or, if there is none, use `hushsum admin mark-lost`"
         )
-    elif other := [key[1] for key, digest in proved.items() if stored[key].sha256 != digest]:
-        problem = f"the receipt of window {min(other)} differs from the outcome in the store; restore the store"
-    return problem, spends
+    return found.problem or problem, spends
+
+
+class _Compared(NamedTuple):
+    """Outcomes of a plan and its receipts: those that are lost (kind, window), and what else is wrong."""
+
+    problem: str
+    lost: dict[tuple[str, int], Receipt]
+
+
+def _compared(plan_id: bytes, outcomes: Sequence[Outcome], certified: Sequence[tuple[Any, ...]]) -> _Compared:
+    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
+    published = {key for key, outcome in stored.items() if outcome.published}
+    proved = {(each[1], each[2]): Receipt(*each) for each in certified if each[0] == plan_id}
+    lost = {key: proved[key] for key in proved.keys() - stored.keys()}
+    if unproved := [window for _, window in published - proved.keys()]:
+        return _Compared(_unproved(len(published), min(unproved)), lost)
+    if other := [key[1] for key, receipt in proved.items() if key in stored and stored[key].sha256 != receipt.sha256]:
+        text = f"the receipt of window {min(other)} differs from the outcome in the store; restore the store"
+        return _Compared(text, lost)
+    return _Compared("", lost)
+
+
+async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> list[Receipt]:
+    """The receipts of a plan whose outcomes the store lacks, in the order of their windows.
+
+    Raises:
+        ReceiptsError: The receipts are not this store's, or something else is wrong with either.
+    """
+    await _bind(plan_id, store, receipts, fence=None)
+    found = _compared(plan_id, await store.outcomes(plan_id), await receipts.read())
+    if found.problem:
+        raise ReceiptsError(found.problem)
+    return sorted(found.lost.values(), key=lambda receipt: receipt.window)
 
 
 async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:

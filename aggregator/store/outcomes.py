@@ -2,19 +2,20 @@
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 from aggregator.errors import OutcomeExistsError, StoreError
 from aggregator.model import Outcome, ReceiptsMark, ReservedStep, StoredOutcome
 from aggregator.store.charges import insert_spend, is_spent, locked_account, spend_at_outcome, spend_fields
-from aggregator.store.transaction import Transaction
-from aggregator.store.windows import check_lease, check_next_outcome, locked_plan, move, plan_number
+from aggregator.store.transaction import NEXT_FENCE, Transaction
+from aggregator.store.windows import check_finished, check_lease, check_next_outcome, locked_plan, move, plan_number
 from aggregator.windows import WindowState
 from hushsum.cumulative import chained
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.errors import BudgetError
 from hushsum.labels import SEQUENCE_STEP
 from hushsum.plan import Plan
-from hushsum.privacy.events import CUMULATIVE
+from hushsum.privacy.events import CUMULATIVE, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
@@ -173,13 +174,15 @@ async def commit_step(
     await move(tx, number, window, WindowState.RELEASED)
 
 
-async def _insert_outcome(tx: Transaction, number: int, kind: str, window: int, data: bytes) -> None:
+async def _insert_outcome(
+    tx: Transaction, number: int, kind: str, window: int, data: bytes, sha256: bytes | None = None
+) -> None:
     await tx.execute(
         'INSERT INTO outcomes (plan, kind, "window", published, sha256, data) VALUES ($1, $2, $3, 0, $4, $5)',
         number,
         kind,
         window,
-        hashlib.sha256(data).digest(),
+        sha256 or hashlib.sha256(data).digest(),
         data,
     )
 
@@ -223,6 +226,63 @@ async def publish(
     )
     if changed != 1:
         raise StoreError(f"store: window {window} has no outcome to publish")
+    await advance_receipts(tx, receipts)
+
+
+async def mark_lost(
+    tx: Transaction,
+    plan: Plan,
+    lost: Sequence[tuple[str, int, bytes, Spend]],
+    *,
+    receipts: ReceiptsMark,
+    fence: int,
+) -> None:
+    """Stores outcomes that receipts prove and a restored store lacks: final, published, charged, without their bytes.
+
+    ``lost`` has (kind, window, sha256, spend) of each, in the order of their windows. These windows are closed and
+    forgotten in every partition: nothing more is counted there, nothing is answered *late* (it may have been counted),
+    nothing is drawn. What the store has of them is erased by the releaser, as after any outcome. Folds that run are
+    fenced. ``receipts`` is the mark of the receipts up to the last of them.
+
+    Raises:
+        StoreError: A sequence of cumulative releases has lost steps, and with them the noise that later ones need; or a
+            window before a lost one has neither outcome nor receipt.
+    """
+    if plan.window.kind == CUMULATIVE:
+        raise StoreError(
+            "store: a cumulative sequence that has lost steps cannot go on: the noise of later ones depends on theirs; "
+            "restore a newer store, or end the plan"
+        )
+    number, last = await plan_number(tx, plan.id), max(window for _, window, _, _ in lost)
+    await tx.execute(
+        f"UPDATE partitions SET fence = {NEXT_FENCE.format(now='$3')}, "  # noqa: S608  nothing but a constant is put in
+        "closed_through = CASE WHEN closed_through > $2 THEN closed_through ELSE $2 END, "
+        "forgotten_through = CASE WHEN forgotten_through > $2 THEN forgotten_through ELSE $2 END WHERE plan = $1",
+        number,
+        last,
+        await tx.now_ms(),
+    )
+    await locked_plan(tx, plan.id, fence)
+    for kind, window, sha256, spend in lost:
+        is_withheld = plan.privacy.mode == CENTRAL and spend == spend_of(plan, kind=kind, window=window, withheld=True)
+        await _insert_outcome(tx, number, kind, window, b"", sha256)
+        await tx.execute(
+            'UPDATE outcomes SET published = 1 WHERE plan = $1 AND kind = $2 AND "window" = $3', number, kind, window
+        )
+        await _end_reservation(tx, number, kind, window)
+        await tx.execute(
+            'INSERT INTO windows (plan, "window", state) VALUES ($1, $2, $3) '
+            'ON CONFLICT (plan, "window") DO UPDATE SET state = excluded.state',
+            number,
+            window,
+            WindowState.WITHHELD if is_withheld else WindowState.RELEASED,
+        )
+        await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
+        if not await is_spent(tx, spend):
+            await insert_spend(tx, spend)
+    await check_finished(tx, number, last)
+    await tx.execute("DELETE FROM streams WHERE plan = $1 AND last_window <= $2", number, last)
+    await tx.execute('DELETE FROM contributions WHERE plan = $1 AND "window" <= $2', number, last)
     await advance_receipts(tx, receipts)
 
 

@@ -145,6 +145,7 @@ class Store:
     commit_step = _write(store_outcomes.commit_step, "reservations", "sequences")
     publish = _write(store_outcomes.publish)
     remove_releases = _write(store_outcomes.remove_releases)
+    mark_lost = _write(store_outcomes.mark_lost, "reservations", "streams", "contributions", certain=True)
     receipts_mark = _look(store_outcomes.receipts_mark)
     bind_receipts = _write(store_outcomes.bind_receipts)
     outcomes = _read(store_outcomes.outcomes)

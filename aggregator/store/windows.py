@@ -191,6 +191,16 @@ async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
         raise WindowOrderError(f"window {window} cannot be released now: {came}")
 
 
+async def check_finished(tx: Transaction, plan: int, window: int) -> None:
+    """Raises StoreError if a window up to this one waits for its outcome."""
+    waiting = await tx.fetch_row(f'{_UNFINISHED} AND "window" <= $2 ORDER BY "window" LIMIT 1', plan, window)
+    if waiting is not None:
+        raise StoreError(
+            f"store: window {waiting[0]} is {waiting[1]} and has no receipt, but window {window} has one: the receipts "
+            "are not those of this store"
+        )
+
+
 async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
     """Raises StoreError if a window up to this one waits for its outcome, or for the outcome's publication."""
     waiting = await tx.fetch_row(

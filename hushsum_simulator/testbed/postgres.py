@@ -53,6 +53,11 @@ def missing_postgres() -> str | None:
     return None
 
 
+def client_programs() -> Path:
+    """The folder of pg_dump, pg_restore and others, of the version of our own servers."""
+    return _installed() / "bin"
+
+
 class ExternalPostgres:
     """A server that runs already.
 

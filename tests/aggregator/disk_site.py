@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Self
 
 from aggregator.fold.verdicts import VerdictKind
+from aggregator.interfaces import Receipts
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry
 from aggregator.release.receipts import ReceiptsFile
+from aggregator.release.receipts_copy import CopiedReceipts
 from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store, open_sqlite_store, read_verdicts
@@ -33,7 +35,7 @@ STORE_STEPS = (
     *("bind_receipts", "mark_closing", "checkpoint"),
     *("reserve_outcome", "commit_outcome", "reserve_step", "commit_step", "publish", "forget"),
 )
-RECEIPTS_STEPS = ("begin", "write")
+RECEIPTS_STEPS = ("begin", "write", "append")
 
 
 class DiskSite:
@@ -65,8 +67,11 @@ class DiskSite:
         steps: Steps | None = None,
         entropy: Entropy | None = None,
         fence: int | None = None,
+        copied: bool = False,
     ) -> Self:
         """Opens everything that a service opens, in its order; calls that change something go through ``steps``.
+
+        ``copied``: there is a copy of the receipts.
 
         With the fence of another site it shares that one's lease; else the other one has lost it.
         """
@@ -75,6 +80,10 @@ class DiskSite:
         await store.register(plan, PARTITIONS, plan.window.index_at(runtime.now_ms()))
         log = await SqliteLog.open(folder / "log.db", plan.id, PARTITIONS, runtime)
         receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime, ReplayableEntropy(b"receipts"))
+        both: Receipts = steps.around(receipts, *RECEIPTS_STEPS)
+        if copied:
+            copy = await ReceiptsFile.open(folder / "copy.jsonl", runtime, ReplayableEntropy(b"copy"))
+            both = CopiedReceipts(steps.around(receipts, *RECEIPTS_STEPS), steps.around(copy, *RECEIPTS_STEPS))
         site = cls(folder, plan, runtime, log, store, receipts)
         site.window = await store.first_window(plan.id)
         counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
@@ -84,7 +93,7 @@ class DiskSite:
             plan,
             log=counted_log,
             store=counted_store,
-            receipts=steps.around(receipts, *RECEIPTS_STEPS),
+            receipts=both,
             folds=site.workers,
             entropy=entropy or ReplayableEntropy(b"test"),
             runtime=runtime,
@@ -160,9 +169,10 @@ async def disk_site(
     *,
     entropy: Entropy | None = None,
     open_windows: int = 1,
+    copied: bool = False,
 ) -> AsyncIterator[DiskSite]:
     """A running site, with some windows open from its first on."""
-    site = await DiskSite.open(folder, plan, runtime or ManualRuntime(), entropy=entropy)
+    site = await DiskSite.open(folder, plan, runtime or ManualRuntime(), entropy=entropy, copied=copied)
     await site.store.open_windows(plan.id, site.window, site.window + open_windows - 1)
     await site.start()
     try:

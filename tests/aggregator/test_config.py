@@ -37,6 +37,8 @@ def test_a_plan_and_a_folder_are_all_that_is_needed() -> None:
         ({"skew_s": "soon", "partition": 4}, "partition: unknown key; did you mean partitions?"),
         ({"skew_ms": 4}, "skew_ms: unknown key; did you mean skew_s?"),
         ({"zzz": 4}, "zzz: unknown key"),
+        ({"receipts_copy": "kafka:///t"}, "receipts_copy: got kafka:///t: a topic is allowed only with log = kafka"),
+        ({"receipts": "r", "receipts_copy": "./r"}, "receipts_copy: ./r is the file of the receipts themselves"),
         ({"partitions": 0}, "partitions: got 0: Input should be greater than or equal to 1"),
         ({"partitions": "4"}, "partitions: got '4': Input should be a valid integer"),
         ({"partitions": True}, "partitions: got True: Input should be a valid integer"),
@@ -91,6 +93,13 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         Config.load(file, NEEDED)
+
+
+def test_a_plan_is_required_of_what_serves_alone() -> None:
+    settings = {key: value for key, value in NEEDED.items() if key != "plan"}
+    with pytest.raises(ConfigError, match="plan: required"):
+        Config.load(None, settings)
+    assert Config.load(None, settings, needs_plan=False).plan is None
 
 
 def test_settings_do_not_change() -> None:
@@ -159,6 +168,12 @@ def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None
         ({"postgres_pool": 2}, "postgres_pool: got 2:"),
         ({"lease_s": 0}, "lease_s: got 0:"),
         ({"receipts": "r.jsonl"}, "receipts: allowed only with log = sqlite"),
+        ({"receipts_copy": "copy.jsonl"}, "receipts_copy: got copy.jsonl: a file is allowed only with log = sqlite"),
+        ({"receipts_copy": "http://host/topic"}, "receipts_copy: got http://host/topic: expected kafka://HOST:PORT"),
+        ({"receipts_copy": "kafka://host/topic"}, "receipts_copy: got kafka://host/topic: expected host:port"),
+        ({"receipts_copy": "kafka:///a/b"}, "receipts_copy: got kafka:///a/b: expected kafka://HOST:PORT/TOPIC"),
+        ({"receipts_copy": "kafka:///hushsum.receipts"}, "receipts_copy: kafka:///hushsum.receipts is the topic of"),
+        ({"receipts_copy": "kafka://10.0.0.1:9092/t"}, "receipts_copy: PLAINTEXT is allowed only on loopback"),
         ({"direct_producers": True}, "direct_producers: requires directory"),
         (
             {"role": "worker", "page_listen": "127.0.0.1:7445", "tokens": "tokens.jsonl"},

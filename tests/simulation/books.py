@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aggregator.model import ReservedStep, SealedWindow, StoredOutcome
+from aggregator.release.receipts import KeptLine, Receipt
 from aggregator.release.releaser import compute_step
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
@@ -49,7 +50,10 @@ class Books:
         restored: The store was set back: from then on nothing need be complete.
         steps: Of cumulative plans, by window: what the store has reserved.
         takings: How often each fence was given out, by what it is of.
-        frozen: It lacks an outcome that has a receipt: nothing may be drawn.
+        frozen: It lacks an outcome that has a receipt, or a sink lacks one: nothing may be drawn.
+        receipts: That were ever in the first sink; as ``copies``, in the second.
+        marked: How many outcomes an operator gave up.
+        log_restored: Deltas that were acknowledged are lost with the log, and nothing remembers what was answered.
     """
 
     plan: Plan
@@ -61,6 +65,7 @@ class Books:
     drawn: dict[int, bytes] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
     receipts: dict[tuple[bytes, str, int], bytes] = field(default_factory=dict)
+    copies: dict[tuple[bytes, str, int], bytes] = field(default_factory=dict)
     fences: dict[str, tuple[int, Process | None]] = field(default_factory=dict)
     takings: Counter[str] = field(default_factory=Counter)
     lost: set[int] = field(default_factory=set)
@@ -68,6 +73,8 @@ class Books:
     wrong: list[str] = field(default_factory=list)
     restored: bool = False
     frozen: bool = False
+    log_restored: bool = False
+    marked: int = 0
 
     @property
     def failed(self) -> bool:
@@ -122,7 +129,7 @@ class Books:
             self.say(f"{what}: a write of {who} was taken after {whose} had taken it over")
 
     def set_back(self, missing: bool) -> None:
-        """The store is an older copy of itself; ``missing``: a receipt's outcome is not in it."""
+        """The store is an older copy of itself, or a sink of receipts is; ``missing``: see ``frozen``."""
         self.restored, self.frozen = True, missing  # an earlier copy may lack what a later one has
         self.fences.clear()
 
@@ -146,10 +153,16 @@ class Books:
         if self.drawn.setdefault(window, sha256) != sha256 and not self.restored:
             self.say(f"window {window} has two outcomes")
 
+    def copied(self, kept: KeptLine) -> None:
+        """A line is in the second sink, durably."""
+        if isinstance(kept.held, Receipt):
+            self.copies[kept.held.key] = kept.held.sha256
+
     def published(self, window: int, outcome: StoredOutcome) -> None:
         """An analyst sees it, from here on."""
-        if self.receipts.get((self.plan.id, outcome.kind, window)) != outcome.sha256:
-            self.say(f"window {window}: its outcome is shown, and has no receipt, or another's")
+        for sink in (self.receipts, self.copies):
+            if sink.get((self.plan.id, outcome.kind, window)) != outcome.sha256:
+                self.say(f"window {window}: its outcome is shown, and a sink has no receipt of it, or another's")
         if self.shown.setdefault(window, outcome.sha256) != outcome.sha256:
             self.say(f"window {window}: two outcomes were shown")
 
@@ -173,7 +186,7 @@ class Books:
     def _audit(self, sent: Sent, states: Mapping[int, str]) -> None:
         said = self.answers.get((sent.client_id, sent.id), {})
         promised, denied = _COUNTED & said.keys(), _NOT_COUNTED & said.keys()
-        if promised and denied:
+        if promised and denied and not self.log_restored:
             words = ", ".join(sorted(said.values()))
             self.say(f"number {sent.number} (window {sent.window}) was told contradictions: {words}")
         sealed = self.sums.get(sent.window)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aggregator.errors import LogGapError
@@ -23,6 +23,7 @@ class _Message:
 
 
 _Landed = list[tuple[int, _Message, int]]  # partition, message, index in it
+LogCopy = list[tuple[list[_Message], int, int]]  # of each partition: messages, the end, the first offset
 
 
 @dataclass
@@ -50,7 +51,7 @@ class SimLog:
     def __init__(self, loop: VirtualLoop, line: Line, partitions: int) -> None:
         self.sync_s = SYNC_S
         self.eager = False
-        self._loop, self._line = loop, line
+        self._loop, self._line, self._restores = loop, line, 0
         self._shift = 0 if line.embedded else SHIFT
         self._partitions = [_Partition() for _ in range(partitions)]
 
@@ -79,7 +80,7 @@ class SimLog:
 
     def _send(self, entries: list[NewEntry]) -> "asyncio.Future[list[int]]":
         """One request; what becomes of it is drawn here."""
-        line, loop, process = self._line, self._loop, current_process()
+        line, loop, process, restores = self._line, self._loop, current_process(), self._restores
         reply: asyncio.Future[list[int]] = loop.create_future()
 
         def give_up() -> None:
@@ -87,7 +88,7 @@ class SimLog:
                 reply.set_exception(line.lost("log: no reply to an append"))
 
         def land() -> None:
-            if not line.arrives(process):
+            if not line.arrives(process) or restores != self._restores:
                 return
             # A file's transaction is written when it is committed: what dies before leaves no gap.
             landed = [] if line.embedded else self._land(entries)
@@ -96,6 +97,8 @@ class SimLog:
             loop.call_world(line.random.expovariate(1 / self.sync_s), sync, landed)
 
         def sync(landed: _Landed) -> None:
+            if restores != self._restores:
+                return
             if line.embedded:
                 if process is not None and not process.alive:
                     return
@@ -161,6 +164,20 @@ class SimLog:
         for state in self._partitions:
             state.messages = [message for message in state.messages if message.durable]
             state.end = state.durable_end = max(state.durable_end, state.first)
+
+    def copied(self) -> LogCopy:
+        """What is durable now, for a back-up."""
+        return [
+            ([replace(each) for each in state.messages if each.durable], state.durable_end, state.first)
+            for state in self._partitions
+        ]
+
+    def restore(self, copy: LogCopy) -> None:
+        """It is what it was; nothing that was on its way to it arrives."""
+        self._restores += 1
+        for state, (messages, end, first) in zip(self._partitions, copy, strict=True):
+            state.messages, state.end, state.durable_end, state.first = [*map(replace, messages)], end, end, first
+            state.readers.clear()
 
     # ------------------------------------------------------------------------------------------------------------ read
 

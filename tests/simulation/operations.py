@@ -74,7 +74,9 @@ def _troubles(random: Random, *, cluster: bool) -> list[Op]:
     kinds = _KINDS if cluster else _KINDS_ALONE
     ops = [_trouble(random, random.choice(kinds), cluster=cluster) for _ in range(random.randint(3, 8))]
     # After a restore little can be promised: it is rare, so that most schedules can lose something.
-    return [op for op in ops if op.what != "restore" or random.random() < RESTORES]
+    ops = [op for op in ops if op.what not in {"restore", "lose_sink"} or random.random() < RESTORES]
+    restores = [op for op in ops if op.what == "restore" and random.random() < MARKS]
+    return ops + [Op(_rounded(op.at_s + 0.5 + random.random()), "mark_lost") for op in restores]
 
 
 _KINDS: Final = (
@@ -82,7 +84,8 @@ _KINDS: Final = (
     *("pause",) * 2,
     *("hold", "lose_reply", "power") * 3,
     "move",
-    "restore",
+    *("restore",) * 2,
+    "lose_sink",
     *("drop", "lose", "slow") * 2,
     "cut",
     "skew",
@@ -99,7 +102,8 @@ _KINDS: Final = (
 )
 _KINDS_ALONE: Final = (
     *("kill",) * 4,
-    "restore",
+    *("restore",) * 2,
+    "lose_sink",
     *("breaks", "copies") * 2,
     "full",
     "full",
@@ -116,10 +120,12 @@ _KINDS_ALONE: Final = (
 )
 _CALLS: Final = (*("checkpoint",) * 4, "claim_partition", "mark_closing", "commit_outcome", "publish", "states")
 RESTORES: Final = 0.3
+MARKS: Final = 0.7  # of restores are followed by it
 CUMULATIVES: Final = 0.3  # of plans
 #: The calls of a cumulative plan in place of those of others.
 STEPS: Final = {"reserve_outcome": "reserve_step", "commit_outcome": "commit_step"}
-_SERVERS: Final = ("log", "store", "receipts")
+_SERVERS: Final = ("log", "store", "receipts", "copy")
+_SINKS: Final = ("receipts", "copy")
 
 
 def _trouble(random: Random, what: str, *, cluster: bool) -> Op:
@@ -151,8 +157,10 @@ def _aim(random: Random, what: str, hosts: tuple[str, ...]) -> tuple[str, float]
             who, amount = "", random.choice((0.1, 0.3))
         case "hold" | "lose_reply" | "move":  # the next call of that name
             who, amount = random.choice(_CALLS), random.random() * 6.0
-        case "restore":  # what the store was so many seconds before
-            who, amount = "", random.random() * 6.0
+        case "restore":  # what the store was so many seconds before; or store and log; or these and a sink
+            who, amount = random.choice(("", "log", *_SINKS)), random.random() * 6.0
+        case "lose_sink":
+            who = random.choice(_SINKS)
         case _:
             who = random.choice(hosts)
     return who, amount

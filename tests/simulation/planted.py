@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from aggregator.errors import ReceiptsError
 from aggregator.fold.state import Checkpoint
 from aggregator.interfaces import Log
-from aggregator.model import ClaimedFold, EntryBatch, NewEntry, ReservedStep
+from aggregator.model import ClaimedFold, EntryBatch, NewEntry, ReceiptsMark, ReservedStep
+from aggregator.release.receipts import Receipt
+from aggregator.release.receipts_copy import CopiedReceipts
 from aggregator.store.store import Store
 from hushsum.entropy import KEY_BYTES, ReplayableEntropy
 from hushsum.plan import Plan
@@ -97,6 +100,35 @@ class _DrawsAnew(_Through):
     _count = 0
 
 
+class _Uncompared(CopiedReceipts):
+    """The second sink is written, and never compared with the first."""
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        await self._first.check(bound)
+
+    async def read(self) -> Sequence[Receipt]:
+        return await self._first.read()
+
+    async def begin(self) -> ReceiptsMark:
+        mark = await self._first.begin()
+        await self._mirror()
+        return mark
+
+    async def _mirror(self) -> None:
+        first, copy = await self._first.catch_up(), await self._copy.catch_up()
+        there = {each.line for each in copy.kept}
+        for each in first.kept:
+            if each.line not in there:
+                try:
+                    await self._copy.append(each)
+                except ReceiptsError:
+                    continue  # the copy has another line in its place
+
+
+def _uncompared() -> Planted:
+    return Planted(receipts_of=_Uncompared)
+
+
 def _anew() -> Planted:
     return Planted(store_of=lambda store: cast("Store", _DrawsAnew(store)))
 
@@ -130,5 +162,6 @@ PLANTED: Final = {
     "acknowledgements before the append is durable": _eager,
     "the position stored apart from the counters": _apart,
     "the seal appended to one partition only": _one_partition,
+    "the second sink of receipts not compared": _uncompared,
     "a step of a cumulative sequence drawn with another key than the reserved one": _anew,
 }

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aggregator.errors import LogError, LogUnavailableError, ReceiptsError, StoreError, StoreUnavailableError
-from aggregator.interfaces import Log
+from aggregator.interfaces import Log, Receipts
+from aggregator.release.receipts_copy import CopiedReceipts, ReceiptsSink
 from aggregator.store.store import Store, memory_store
 from aggregator.store.transaction import run_to_end
 from hushsum.plan import Plan
@@ -16,7 +17,7 @@ from tests.plans import small_plan
 from tests.simulation.books import Books
 from tests.simulation.devices import Device
 from tests.simulation.hosts import Host, Site
-from tests.simulation.log import SYNC_S, SimLog
+from tests.simulation.log import SYNC_S, LogCopy, SimLog
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.membership import Coordinator
 from tests.simulation.network import Network
@@ -40,11 +41,13 @@ class Planted:
         log_of: Wraps the log that each process gets.
         store_of: Wraps the store that each process gets.
         eager: Appends return before they are durable.
+        receipts_of: Makes one of the two sinks of receipts.
     """
 
     log_of: Callable[[Log], Log] = lambda log: log
     store_of: Callable[[Store], Store] = lambda store: store
     eager: bool = False
+    receipts_of: Callable[[ReceiptsSink, ReceiptsSink], Receipts] = CopiedReceipts
 
 
 @cache
@@ -61,6 +64,15 @@ def tally_plan(*, bounded: bool, cumulative: bool = False) -> Plan:
             window["windows_per_client"] = 50
             privacy |= {"delta": "0.000001", "total_delta": "0.000001", "noise": "gaussian"}
     return small_plan(sketch={"rows": 1, "buckets": NUMBERS}, privacy=privacy, window=window)
+
+
+class Copy(NamedTuple):
+    """A back-up: store, log, and how many lines each sink of receipts had."""
+
+    at_s: float
+    store: bytes
+    log: LogCopy
+    lines: dict[str, int]
 
 
 class Stage:
@@ -85,12 +97,16 @@ class Stage:
         self.lines = {
             "log": Line(loop, "log", seed, lost=LogUnavailableError, full=log_full, embedded=embedded),
             "store": Line(loop, "store", seed, lost=StoreUnavailableError, full=store_full, embedded=embedded),
-            "receipts": Line(loop, "receipts", seed, lost=LogUnavailableError, full=ReceiptsError, embedded=embedded),
+            **{
+                name: Line(loop, name, seed, lost=LogUnavailableError, full=ReceiptsError, embedded=embedded)
+                for name in ("receipts", "copy")
+            },
         }
         self._log = SimLog(loop, self.lines["log"], schedule.partitions)
         self._log.eager = planted.eager
         self._inner = memory_store(WorldRuntime(loop), exclusive=embedded)
         run_to_end(self._inner.register(plan, schedule.partitions, plan.window.index_at(START_MS)))
+        self._sinks = {name: SimReceipts(name, self.lines[name], books) for name in ("receipts", "copy")}
         self._network = Network(loop, seed, books.told)
         self._coordinator = Coordinator(loop, schedule.partitions)
         self._site = Site(
@@ -99,7 +115,7 @@ class Stage:
             plan,
             self._log,
             as_store(SimStore(self.lines["store"], self._inner, books)),
-            SimReceipts(self.lines["receipts"], books),
+            planted.receipts_of(*self._sinks.values()),
             self._coordinator,
             self._network,
             books,
@@ -110,7 +126,8 @@ class Stage:
         self._hosts = {name: Host(self._site, name, name.partition("-")[0]) for name in names}
         self._devices = {f"device-{number}": self._device(number) for number in range(DEVICES)}
         self._next_number = 0
-        self._copies: list[tuple[float, bytes]] = []
+        self._copies: list[Copy] = []
+        self._set_back: set[str] = set()  # sinks that are not what they were
 
     def close(self) -> None:
         """Ends what is still there."""
@@ -127,7 +144,8 @@ class Stage:
         return run_to_end(self._inner.windows(self.books.plan.id))
 
     def _keep_copy(self) -> None:
-        self._copies.append((self.loop.time(), self._connection().serialize()))
+        lines = {name: len(sink.kept) for name, sink in self._sinks.items()}
+        self._copies.append(Copy(self.loop.time(), self._connection().serialize(), self._log.copied(), lines))
         if self.loop.time() < BUSY_S:
             self.loop.call_world(_COPY_S, self._keep_copy)
 

@@ -142,3 +142,42 @@ def test_what_was_on_its_way_to_a_store_does_not_come_to_its_older_copy() -> Non
     """Found by schedule 2799: a restored database knows no connection of a process that was killed."""
     ops = (Op(4.786, "hold", "checkpoint", 1.88), Op(5.707, "restore", "", 3.744))
     assert not run_world(World(Schedule(2799, cluster=True, partitions=2, ops=ops))).failed
+
+
+# ------------------------------------------------------------------------------------- sinks of receipts, and restores
+
+
+def restored(seed: int, who: str, *more: Op, is_cluster: bool) -> World:
+    """A back-up of before the first release is restored after it: store and log, or all of it but one sink."""
+    ops = sorted((*everybody(0.5, 4.5), Op(8.0, "restore", who, 5.0), *more), key=lambda op: op.at_s)
+    return clean(Schedule(seed, cluster=is_cluster, partitions=2, ops=tuple(ops)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_cluster", [False, True])
+@pytest.mark.parametrize("who", ["receipts", "copy"])
+def test_a_back_up_is_restored_with_one_sink_and_the_other_one_keeps_every_window_from_being_drawn(
+    seed: int, who: str, is_cluster: bool
+) -> None:
+    world = restored(seed, who, is_cluster=is_cluster)
+    assert world.books.frozen
+    assert world.books.shown.keys() <= {window for _, _, window in world.books.receipts}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_cluster", [False, True])
+@pytest.mark.parametrize("who", ["receipts", "copy"])
+def test_a_sink_is_lost_and_nothing_is_drawn(seed: int, who: str, is_cluster: bool) -> None:
+    lost = Op(7.0, "lose_sink", who)
+    world = clean(Schedule(seed, cluster=is_cluster, partitions=2, ops=(*everybody(0.5), lost, *everybody(8.0))))
+    assert world.books.frozen
+    assert len(world.books.drawn) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_cluster", [False, True])
+def test_lost_outcomes_are_marked_after_a_restore_and_releasing_goes_on(seed: int, is_cluster: bool) -> None:
+    world = restored(seed, "log", Op(8.5, "mark_lost"), *everybody(9.0), is_cluster=is_cluster)
+    assert world.books.marked
+    assert not world.books.frozen
+    assert len(world.books.shown) > world.books.marked

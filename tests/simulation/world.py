@@ -6,6 +6,10 @@ from typing import Final
 
 import structlog
 
+from aggregator.errors import AggregatorError
+from aggregator.release.lost import mark_lost
+from aggregator.release.receipts import Receipt
+from aggregator.release.receipts_copy import CopiedReceipts
 from aggregator.store.transaction import run_to_end
 from aggregator.windows import WindowState
 from tests.simulation.hosts import by_hand
@@ -21,6 +25,7 @@ _STORM_S: Final = 2.0
 _COPY_S: Final = 1.0  # between two backups of the store
 _RESTORED_S: Final = 15.0  # for whatever a store that was set back may still do
 _RESTART_S: Final = 1.0
+_STARTED_S: Final = 0.5
 _DONE: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
 
 
@@ -156,6 +161,8 @@ class World(Stage):
     _do_lose = _do_slow = _do_drop
 
     def _do_full(self, op: Op) -> None:
+        if op.who in self._sinks and op.at_s < _STARTED_S:
+            return  # a first start that cannot make the receipts releases nothing until an operator starts it again
         weather = self.lines[op.who].weather
         weather.full = True
         self.loop.call_world(_STORM_S * op.amount, setattr, weather, "full", False)
@@ -202,17 +209,66 @@ class World(Stage):
         return STEPS.get(op.who, op.who) if self._schedule.cumulative else op.who
 
     def _do_restore(self, op: Op) -> None:
-        """The service is stopped, and its store set back to what it was so many seconds before."""
-        older = [copy for at_s, copy in self._copies if at_s <= self.loop.time() - op.amount]
-        if not older:
+        """The service is stopped, and its store set back to what it was so many seconds before; or also the log.
+
+        With a sink of receipts, all of one back-up is restored, and the other sink is what survived. Once a sink is
+        set back or lost, the other one is left alone: nothing finds out what is lost with both.
+        """
+        older = [copy for copy in self._copies if copy.at_s <= self.loop.time() - op.amount]
+        if not older or (op.who in self._sinks and self._set_back - {op.who}):
             return
+        self._stop_all()
+        self._connection().deserialize(older[-1].store)
+        if op.who:
+            self._log.restore(older[-1].log)
+            self.books.log_restored = True
+        if (sink := self._sinks.get(op.who)) is not None:
+            self._set_back.add(op.who)
+            sink.set_back(min(older[-1].lines[op.who], len(sink.kept)))
+        self._note_set_back()
+
+    def _do_lose_sink(self, op: Op) -> None:
+        """The service is stopped, and a sink of receipts is gone."""
+        if self._set_back - {op.who}:
+            return
+        self._stop_all()
+        self._set_back.add(op.who)
+        self._sinks[op.who].set_back(0)
+        self._note_set_back()
+
+    def _do_mark_lost(self, _: Op) -> None:
+        """The service is stopped for a lease's time, and an operator gives up outcomes that the store has lost."""
+        self._stop_all()
+        self._connection().execute("UPDATE leases SET until_ms = 0")
+        receipts = CopiedReceipts(*(sink.here for sink in self._sinks.values()))
+        try:
+            windows = run_to_end(mark_lost(self.books.plan, self._inner, receipts))
+        except AggregatorError:
+            return  # a sink is lost, or a sequence cannot go on
+        if windows:
+            self.books.marked += len(windows)
+            self._note_set_back()
+
+    def _stop_all(self) -> None:
         for host in self._hosts.values():
             host.die()
-        self.lines["store"].break_off()
-        self._connection().deserialize(older[-1])
+        for line in self.lines.values():
+            line.break_off()
+
+    def _note_set_back(self) -> None:
+        """Tells the books whether anything is missing that the rest can tell."""
         plan_id = self.books.plan.id
-        held = {(plan_id, each.kind, each.window) for each in run_to_end(self._inner.outcomes(plan_id))}
-        self.books.set_back(missing=not self.books.receipts.keys() <= held)
+        outcomes = run_to_end(self._inner.outcomes(plan_id))
+        held = {(plan_id, each.kind, each.window) for each in outcomes}
+        published = {(plan_id, each.kind, each.window) for each in outcomes if each.published}
+        first, copy = (
+            {each.held.key for each in sink.kept if isinstance(each.held, Receipt)} for sink in self._sinks.values()
+        )
+        is_bound = run_to_end(self._inner.receipts_mark()) is not None
+        is_gone = is_bound and not all(sink.kept for sink in self._sinks.values())
+        is_short = not copy <= first or not published <= copy
+        # What was in the first sink alone, and is there no more, was of an outcome that nobody has seen.
+        self.books.set_back(missing=is_gone or is_short or not self.books.copies.keys() | first <= held)
 
     def _do_skew(self, op: Op) -> None:
         self._hosts[op.who].set_clock(int(op.amount))

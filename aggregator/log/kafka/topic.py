@@ -154,10 +154,10 @@ def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
     }
 
 
-def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
-    """The topic of receipts, which has no retention."""
+def receipts_topic(settings: KafkaSettings, name: str | None = None) -> TopicNeeds:
+    """The topic of receipts, or that of their copy, whose ``name`` is given; neither has a retention."""
     kept = RequiredSetting("-1", "equal", "receipts are never deleted")
-    return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
+    return TopicNeeds(name or f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
 
 
 def releases_topic(settings: KafkaSettings, plan: Plan) -> TopicNeeds:

@@ -12,6 +12,7 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.kafka_receipts import ReceiptsTopic
 from aggregator.release.receipts import Receipt, ReceiptsHeader
+from aggregator.release.receipts_copy import CopiedReceipts
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.events import TUMBLING, ClaimedEvent, Spend
@@ -36,9 +37,11 @@ async def receipts(settings: KafkaSettings) -> AsyncIterator[ReceiptsTopic]:
     await opened.close()
 
 
-async def opened_receipts(settings: KafkaSettings, id_: bytes = b"topic", *, made: bool = False) -> ReceiptsTopic:
-    entropy = ReplayableEntropy(id_)
-    return await ReceiptsTopic.open(settings, SystemRuntime(threads=1), entropy, RecordingObserver(), made=made)
+async def opened_receipts(
+    settings: KafkaSettings, id_: bytes = b"topic", *, made: bool = False, name: str | None = None
+) -> ReceiptsTopic:
+    entropy, runtime = ReplayableEntropy(id_), SystemRuntime(threads=1)
+    return await ReceiptsTopic.open(settings, runtime, entropy, RecordingObserver(), made=made, name=name)
 
 
 def release(window: int, mark: int = 0) -> StoredOutcome:
@@ -270,3 +273,32 @@ async def test_without_a_broker_nothing_is_certified_and_it_can_be_repeated(kafk
     await write(receipts, 2)
     assert await receipts.read() == rows(1, 2)
     await receipts.close()
+
+
+async def test_a_second_topic_has_the_same_lines_whoever_wrote_them_and_finds_a_topic_that_was_set_back(
+    settings: KafkaSettings,
+) -> None:
+    name = f"{settings.prefix}.copy"
+    firsts = [await opened_receipts(settings) for _ in range(3)]
+    copies = [await opened_receipts(settings, name=name) for _ in range(3)]
+    *both, late = map(CopiedReceipts, firsts, copies)
+    marks = await asyncio.gather(*[each.begin() for each in both])
+    for window in range(3):  # two releasers hand over
+        marks = await asyncio.gather(*[each.write(release(window), spend(window)) for each in both])
+        for each in both:
+            await each.check(marks[0])
+    assert (await copies[0].catch_up()).kept == (await firsts[0].catch_up()).kept
+    assert len(copies[0].lines.kept) == 4
+    await write(firsts[0], 3)  # a kill between the two
+    await late.check(marks[0])
+    await late.write(release(3), spend(3))
+    assert len((await copies[0].catch_up()).kept) == 5
+    await deleted(settings)
+    restored = await opened_receipts(settings)
+    for kept in copies[0].lines.kept[:3]:
+        await restored.append(kept)
+    why = r"receipts: it has 3 lines, and topic .*\.copy has 5: the former is older"
+    with pytest.raises(ReceiptsError, match=why):
+        await CopiedReceipts(restored, copies[0]).check(ReceiptsMark(b"", 0, b""))
+    for topic in (*firsts, *copies, restored):
+        await topic.close()

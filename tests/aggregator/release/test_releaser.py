@@ -305,9 +305,10 @@ async def two_windows(site: DiskSite) -> None:
         await site.releaser.release(window)
 
 
-async def lived(folder: Path, runtime: ManualRuntime, steps: Steps, life: bytes) -> DiskSite:
+async def lived(folder: Path, runtime: ManualRuntime, steps: Steps, life: bytes, *, copied: bool = False) -> DiskSite:
     """One life of the service: to its end, or to its death at a step."""
-    site = await DiskSite.open(folder, PLAN, runtime, steps=steps, entropy=ReplayableEntropy(life))
+    entropy = ReplayableEntropy(life)
+    site = await DiskSite.open(folder, PLAN, runtime, steps=steps, entropy=entropy, copied=copied)
     try:
         await site.start()
         await two_windows(site)

@@ -268,7 +268,7 @@ async def test_an_outcome_is_not_published_whose_receipt_stands_elsewhere(tmp_pa
         await site.releaser.seal(early=True)
         others = await another_receipts(tmp_path / "others.jsonl")
         await others.begin()
-        site.receipts._lines = others._lines
+        site.receipts.lines = others.lines
         with pytest.raises(Exception, match="the receipts belong to another store"):
             await site.releaser.release()
         (outcome,) = await site.store.outcomes(PLAN.id)

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -12,8 +13,9 @@ from aggregator.errors import FencedError
 from aggregator.fold.fold import Fold
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import Store, open_sqlite_store
+from hushsum.privacy.events import TUMBLING
 from hushsum_simulator.testbed.postgres import Postgres
-from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W, postgres_store
+from tests.aggregator.stores import MARK, PARTITIONS, PLAN, Folding, W, postgres_store, spend
 
 Copies = tuple[Store, Callable[[], Awaitable[Store]]]
 
@@ -101,3 +103,30 @@ async def test_a_releaser_of_before_cannot_write_into_an_older_copy_whose_lease_
             await work
     await restored.mark_closing(PLAN.id, W, fence=fence)
     await restored.close()
+
+
+async def test_lost_outcomes_are_final_and_charged_and_their_windows_closed_and_forgotten(copies: Copies) -> None:
+    newer, older = copies
+    await newer.close()
+    store = await older()
+    folding = await Folding.of(store, 0)
+    await folding.apply(folding.delta(0), folding.delta(1, window=W + 1))
+    fence = await store.acquire_lease(PLAN.id, "operator", "", 10)
+    assert fence is not None
+    lost = [(TUMBLING, window, bytes([window % 256]) * 32, spend(window)) for window in (W, W + 1)]
+    await store.bind_receipts(PLAN.id, MARK, fence=fence)
+    await store.mark_lost(PLAN, lost, receipts=replace(MARK, lines=3), fence=fence)
+    assert await store.receipts_mark() == replace(MARK, lines=3)
+    assert await store.windows(PLAN.id) == {W: "released", W + 1: "released"}
+    outcomes = await store.outcomes(PLAN.id)
+    assert [(each.window, each.published, each.size_bytes) for each in outcomes] == [(W, True, 0), (W + 1, True, 0)]
+    assert [each.sha256 for each in outcomes] == [sha256 for _, _, sha256, _ in lost]
+    assert (await store.account(PLAN.privacy.population)).spends == (spend(W), spend(W + 1))
+    for mark in (await store.fold_marks(PLAN.id)).values():
+        assert (mark.closed_through, mark.forgotten_through) == (W + 1, W + 1)
+    with pytest.raises(FencedError):
+        await folding.apply(folding.delta(2))
+    claimed = await store.claim_partition(PLAN, 0, "next")
+    assert claimed is not None
+    assert (claimed.state.windows, claimed.state.streams, claimed.state.contributions) == ({}, {}, {})
+    await store.close()

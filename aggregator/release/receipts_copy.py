@@ -1,0 +1,167 @@
+"""A second sink of receipts: a copy of their lines, elsewhere, that is as long as they are before an outcome is shown.
+
+The copy has the lines that count, in the same order and with the same bytes: the same id, count and checksums. A
+receipt is written to the first sink, then to the copy, and only then is its outcome published. So a kill leaves the
+copy at most one receipt of each plan behind the first sink, that of an outcome that was never visible; the outcome's
+publication, which the next start completes, writes it. The copy is never ahead, and never behind what the store knows.
+
+Anything else means that a sink or the store was lost, or restored from an older state, and stops releasing. A store
+that was set back together with one of the two is found out by the other one.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from aggregator.errors import ForeignReceiptsError, ReceiptsError
+from aggregator.interfaces import Receipts
+from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.release.receipts import KeptLine, Receipt, ReceiptLines
+from hushsum.privacy.events import Spend
+
+_BEGIN: Final = "`hushsum admin begin-receipts-copy`"
+_OLDER: Final = (
+    "an older copy; nothing is released until the newest one is restored and the service is started again. If there is "
+    f"none, {_BEGIN} completes it"
+)
+
+
+class ReceiptsSink(Receipts, Protocol):
+    """Receipts whose lines can be copied, and that can be such a copy."""
+
+    async def read(self) -> Sequence[Receipt]: ...
+
+    async def catch_up(self) -> ReceiptLines:
+        """All lines that any process has written up to now."""
+
+    async def append(self, kept: KeptLine) -> None:
+        """Appends a line of other receipts, which follow the same lines; durable when it returns."""
+
+
+class CopiedReceipts:
+    """See :class:`aggregator.interfaces.Receipts`: receipts, and a copy of them."""
+
+    def __init__(self, first: ReceiptsSink, copy: ReceiptsSink) -> None:
+        self._first, self._copy = first, copy
+
+    async def begin(self) -> ReceiptsMark:
+        """Creates both; a copy of receipts that exist already is made by an operator alone (:func:`begin_copy`)."""
+        copy, first = await self._copy.catch_up(), await self._first.catch_up()
+        check_prefix(copy, first)  # before anything is made: a new id beside an older copy would be of another store
+        mark = await self._first.begin()
+        first = await self._first.catch_up()
+        if not copy.kept and len(first.kept) > 1:
+            raise _no_copy(copy, first)
+        await self._mirror()
+        return mark
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        """Compares the receipts with the mark, and the copy with both.
+
+        Raises:
+            ForeignReceiptsError: They are missing or another store's, the copy included.
+            ReceiptsError: Either lacks what the store or the other one knows, or they differ.
+        """
+        # Others may write meanwhile: first the first sink, then the copy. What the copy has before the first sink is
+        # read must be in that; what the first sink has must be in the copy as it is read after that.
+        before = len((await self._copy.catch_up()).kept)
+        await self._first.check(bound)
+        first = await self._first.catch_up()
+        copy = await self._copy.catch_up()
+        if bound.id and not copy.kept:
+            raise _no_copy(copy, first)
+        _check_lines(copy, before, first)
+        needed = first.kept_through(bound.lines)
+        if len(copy.kept) < needed:
+            raise ReceiptsError(
+                f"{copy.where}: it has {len(copy.kept)} of the {needed} lines of {first.where} that this store knows: "
+                f"{_OLDER}"
+            )
+        lacking = Counter(held.plan_id for _, held in first.kept[len(copy.kept) :] if isinstance(held, Receipt))
+        if max(lacking.values(), default=0) > 1:
+            raise ReceiptsError(
+                f"{copy.where}: {sum(lacking.values())} receipts of {first.where} are missing at its end, where a kill "
+                f"leaves one of a plan: {_OLDER}"
+            )
+
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
+        mark = await self._first.write(outcome, spend)
+        await self._mirror()
+        return mark
+
+    async def read(self) -> Sequence[Receipt]:
+        """The receipts of both: what either proves was charged."""
+        first = await self._first.read()
+        copy = await self._copy.catch_up()
+        if copy.mark.id != (await self._first.catch_up()).mark.id:
+            return first
+        proved = {receipt.key for receipt in first}
+        return [*first, *(receipt for receipt in copy.receipts if receipt.key not in proved)]
+
+    async def _mirror(self) -> None:
+        """Appends to the copy what it lacks. Processes that do so at once append the same lines, which count once."""
+        copy, first = await self._copy.catch_up(), await self._first.catch_up()
+        check_prefix(copy, first)
+        for kept in first.kept[len(copy.kept) :]:
+            await self._copy.append(kept)
+
+
+def check_prefix(copy: ReceiptLines, first: ReceiptLines) -> None:
+    """Checks that the copy has the first lines of the receipts, and no others.
+
+    Raises:
+        ForeignReceiptsError: It is of other receipts.
+        ReceiptsError: It has lines that the receipts lack, or others.
+    """
+    _check_lines(copy, len(copy.kept), first)
+
+
+def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
+    """As :func:`check_prefix`; ``lines`` are those that the copy had before the receipts were read."""
+    if copy.kept and first.kept and copy.mark.id != first.mark.id:
+        raise ForeignReceiptsError(
+            f"{copy.where}: receipts {copy.mark.id.hex()[:8] or 'without an id'}, but {first.where} has receipts "
+            f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released until the ones "
+            "of this store are restored and the service is started again"
+        )
+    common = min(len(copy.kept), len(first.kept))
+    if copy.kept_digest(common) != first.kept_digest(common):
+        number = next(at for at in range(1, common + 1) if copy.kept_digest(at) != first.kept_digest(at))
+        raise ReceiptsError(
+            f"{copy.where}: line {number} differs from that of {first.where}: two copies of the store have released, "
+            "or one of the two was restored and went on; nothing is released until an operator has found which is this "
+            "store's"
+        )
+    if lines > len(first.kept):
+        raise ReceiptsError(
+            f"{first.where}: it has {len(first.kept)} lines, and {copy.where} has {lines}: the former is "
+            "older; nothing is released until it is replaced by the latter, with the newest store, and the service is "
+            "started again"
+        )
+
+
+async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
+    """Makes a copy of receipts that exist, or completes one; the caller has compared the receipts with the store.
+
+    Returns:
+        The number of lines that were copied.
+
+    Raises:
+        ReceiptsError: There are no receipts, or the copy has other lines or more: both are left as they are.
+    """
+    lines, there = await first.catch_up(), await copy.catch_up()
+    if not lines.mark.id:
+        raise ReceiptsError(f"{lines.where}: no receipts to copy: a new store makes both at its first start")
+    check_prefix(there, lines)
+    lacking = lines.kept[len(there.kept) :]
+    for kept in lacking:
+        await copy.append(kept)
+    return len(lacking)
+
+
+def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
+    return ForeignReceiptsError(
+        f"{copy.where}: missing, although {first.where} has {len(first.kept)} lines; nothing is released until it is "
+        f"restored and the service is started again. If there never was one, or it is lost for good, {_BEGIN} makes it "
+        "from the receipts that are left"
+    )

@@ -1,0 +1,226 @@
+"""`hushsum admin backup | restore | verify | mark-lost | begin-receipts-copy`: the stored data of a service."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.output import examples, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggregator.config import Config
+
+_FILE: Final = click.Path(dir_okay=False, path_type=str)
+_PATH: Final = click.Path(path_type=Path)
+
+
+def _stored(command: "Callable[..., Any]") -> "Callable[..., Any]":  # Any: any command's
+    """Gives a command the options that say where a service stores its data: those of `hushsum serve`."""
+    for option in reversed(
+        (
+            click.option("--data", type=click.Path(file_okay=False, path_type=str), help="Data directory."),
+            click.option("--receipts", type=_FILE, help="Receipts file.  [default: in --data]"),
+            click.option(
+                "--receipts-copy", metavar="FILE|kafka://HOST:PORT/TOPIC", help="Second copy of the receipts."
+            ),
+            click.option(
+                "--config",
+                "config_file",
+                type=click.Path(dir_okay=False, path_type=Path),
+                help="Configuration file of the service (TOML); options override it.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _config(config_file: Path | None, **settings: object) -> "Config":
+    from aggregator.config import Config
+    from aggregator.logs import write_journal
+
+    write_journal("warning", "console", sys.stderr)
+    return Config.load(config_file, settings, needs_plan=False)
+
+
+@click.command(
+    short_help="Copy the data of a service, which may run.",
+    epilog=examples("hushsum admin backup --data DIR backups/monday"),
+)
+@_stored
+@click.argument("target", type=_PATH)
+@as_json_option
+def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings: object) -> None:
+    """Copy store, log and receipts into a new directory TARGET, open the copy, and write a manifest with its digests.
+
+    The service may run. With PostgreSQL, TARGET has a dump (pg_dump is required), and with Kafka the receipts of the
+    topic and the positions that the plans' topics must still hold; their entries are not copied.
+
+    The back-up holds exact counts, and the keys of outcomes that are being drawn: protect it like the data. Tokens,
+    private keys and certificates are not in it.
+    """
+    import asyncio
+
+    from aggregator.backup import back_up
+    from aggregator.backup_cluster import back_up_cluster
+    from aggregator.runtime import SystemRuntime
+
+    config = _config(config_file, **settings)
+    take = back_up_cluster if config.log == "kafka" else back_up
+    made = asyncio.run(take(config, target, SystemRuntime()))
+    plans = [{"name": name, "published_outcomes": count} for name, count in made.plans]
+    if as_json:
+        print_json({"target": str(target), "plans": plans, "receipt_lines": made.receipts, "files": dict(made.files)})
+        return
+    for name, count in made.plans:
+        click.echo(f"plan {name}: {count} published {'outcome' if count == 1 else 'outcomes'}")
+    click.echo(f"{target}: {', '.join(made.files)}; {made.receipts} lines of receipts; opened and compared: ok")
+
+
+@click.command(
+    short_help="Make a data directory of a back-up.",
+    epilog=examples(
+        "hushsum admin restore backups/monday DIR --receipts /mnt/receipts/receipts.jsonl",
+        "hushsum admin restore backups/monday DIR --receipts receipts.jsonl --receipts copy.jsonl --mark-lost",
+    ),
+)
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH, required=False)
+@click.option(
+    "--receipts",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Receipts file, or copy of it, that survived. Repeatable: name all; the newest is used.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Configuration file of a service with Kafka and PostgreSQL, whose database has no tables yet.",
+)
+@click.option("--mark-lost", is_flag=True, help="Mark outcomes that the back-up lacks as lost; see `admin mark-lost`.")
+def restore(
+    *, source: Path, target: Path | None, receipts: tuple[Path, ...], config_file: Path | None, mark_lost: bool
+) -> None:
+    """Make an empty directory TARGET the data directory of the back-up SOURCE, with the newest receipts.
+
+    The digests of the manifest are compared, and the result is opened. If the receipts prove outcomes that were
+    published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
+
+    With Kafka and PostgreSQL, --config replaces TARGET and --receipts: pg_restore loads the dump into its database,
+    which is compared with the topics.
+
+    Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
+    not run anywhere.
+    """
+    import asyncio
+
+    from aggregator.backup import restore as restored
+    from aggregator.backup_cluster import restore_cluster
+    from aggregator.logs import write_journal
+    from aggregator.runtime import SystemRuntime
+
+    write_journal("warning", "console", sys.stderr)
+    if config_file is not None:
+        if target is not None or receipts:
+            raise click.UsageError("--config excludes TARGET and --receipts: database and topics are in the file")
+        config = _config(config_file)
+        if (config.log, config.store) != ("kafka", "postgresql"):
+            raise click.UsageError("--config is for a service with Kafka and PostgreSQL; with files, name TARGET")
+        lost, where = asyncio.run(restore_cluster(source, config, SystemRuntime(), marks_lost=mark_lost)), "database"
+    else:
+        if target is None or not receipts:
+            raise click.UsageError("TARGET and --receipts are required, or --config")
+        lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
+        where = str(target)
+    _say_lost(lost)
+    which = "every other published outcome is" if lost else "all published outcomes are"
+    click.echo(f"{where}: digests compared and opened; {which} in the store")
+
+
+@click.command(
+    short_help="Compare receipts, ledger, outcomes and copies.",
+    epilog=examples("hushsum admin verify --data DIR --publish releases"),
+)
+@_stored
+@click.option("--publish", metavar="DIR", help="Directory of copies of the releases, as of `hushsum serve`.")
+@as_json_option
+def verify(*, config_file: Path | None, as_json: bool, **settings: object) -> None:
+    """Compare receipts and their copy, store, ledger, releases and published copies of a stopped service.
+
+    Prints a line for each part: "ok", "failed" with the reason, or "not checked". Exits with status 1 if any failed.
+    """
+    import asyncio
+
+    from aggregator.runtime import SystemRuntime
+    from aggregator.verify import State
+    from aggregator.verify import verify as verified
+
+    found: list[dict[str, str]] = []
+
+    def report(what: str, state: State, text: str) -> None:
+        found.append({"what": what, "state": state, "text": text})
+        if not as_json:
+            click.echo(f"{what}: {state}: {text}")
+
+    asyncio.run(verified(_config(config_file, **settings), SystemRuntime(), report))
+    failed = any(each["state"] == "failed" for each in found)
+    if as_json:
+        print_json({"ok": not failed, "parts": found})
+    if failed:
+        sys.exit(1)
+
+
+@click.command(
+    "mark-lost",
+    short_help="Mark outcomes that a restored store lacks.",
+    epilog=examples("hushsum admin mark-lost --data DIR"),
+)
+@_stored
+def mark_lost(*, config_file: Path | None, **settings: object) -> None:
+    """Mark outcomes that receipts prove and a restored store lacks as lost, so that releasing goes on without them.
+
+    Their charges are entered from the receipts, their windows are final and never drawn again, and what was collected
+    for them is erased. Use it only where no newer copy of the store exists. The service must be stopped.
+    """
+    import asyncio
+
+    from aggregator.repair import mark_all_lost
+    from aggregator.runtime import SystemRuntime
+
+    lost = asyncio.run(mark_all_lost(_config(config_file, **settings), SystemRuntime()))
+    _say_lost(lost)
+    if not lost:
+        click.echo("no outcome is lost")
+
+
+@click.command(
+    "begin-receipts-copy",
+    short_help="Begin a second copy of the receipts.",
+    epilog=examples("hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl"),
+)
+@_stored
+def begin_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
+    """Begin a second copy of the receipts of an existing store, or replace a lost one. The service must be stopped.
+
+    Receipts and store are compared first. A copy that has lines which the receipts lack is left as it is: it is newer.
+    Never use this while an earlier copy may still be found: it can tell that the store was set back, a new one cannot.
+    """
+    import asyncio
+
+    from aggregator.repair import begin_receipts_copy as begun
+    from aggregator.runtime import SystemRuntime
+
+    config = _config(config_file, **settings)
+    lines = asyncio.run(begun(config, SystemRuntime()))
+    click.echo(f"{config.receipts_copy}: {lines} lines copied; start the service with this receipts_copy")
+
+
+def _say_lost(lost: dict[str, list[int]]) -> None:
+    for name, windows in lost.items():
+        listed = ", ".join(map(str, windows))
+        click.echo(f"plan {name}: marked as lost, charged, never drawn again: windows {listed}")

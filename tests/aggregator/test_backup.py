@@ -1,0 +1,228 @@
+"""Back-ups of a service that runs, and what a restore accepts."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aggregator import backup
+from aggregator.backup import MANIFEST, BackupError, back_up, restore
+from aggregator.config import Config
+from aggregator.errors import ReceiptsError, StoreError
+from aggregator.release.receipts import ReceiptsFile
+from aggregator.runtime import SystemRuntime
+from hushsum.entropy import ReplayableEntropy
+from hushsum.privacy.events import TUMBLING
+from tests.aggregator.deltas import cumulative_plan, tally_plan
+from tests.aggregator.disk_site import disk_site
+from tests.doubles import ManualRuntime
+
+PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=4)
+RECEIPTS = "receipts.jsonl"
+
+
+def settings(folder: Path, **more: object) -> Config:
+    return Config.load(None, {"data": str(folder), **more}, needs_plan=False)
+
+
+async def backed_up(folder: Path, target: Path) -> None:
+    await back_up(settings(folder), target, SystemRuntime())
+
+
+def modes(folder: Path) -> set[int]:
+    return {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+async def history(tmp_path: Path) -> Path:
+    """A data folder of four windows, backed up in ``0``, ``1`` and ``2`` after so many releases, while it is in use."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    async with disk_site(data, PLAN, ManualRuntime(), open_windows=4) as site:
+        for released in range(3):
+            if released:
+                await site.send(released, window=site.window + released - 1)
+                await site.releaser.seal(early=True)
+                await site.releaser.release()
+            await backed_up(data, tmp_path / str(released))
+        await site.send(9, window=site.window + 2)
+    return data
+
+
+async def test_a_back_up_of_a_service_that_runs_is_whole_private_and_described(tmp_path: Path) -> None:
+    await history(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == ["log.db", MANIFEST, RECEIPTS, "store.db"]
+    assert modes(tmp_path / "2") == {0o600}
+    assert (tmp_path / "2").stat().st_mode & 0o777 == 0o700
+    manifest = json.loads((tmp_path / "2" / MANIFEST).read_text())
+    assert sorted(manifest) == ["files", "format", "made_ms", "plans", "receipts"]
+    assert manifest["plans"] == [{"name": "test", "published_outcomes": 2}]
+    assert manifest["receipts"]["lines"] == 3
+
+
+async def test_what_is_restored_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == {}
+    assert modes(tmp_path / "new") == {0o600}
+    async with disk_site(tmp_path / "new", PLAN, ManualRuntime(), open_windows=3) as site:
+        assert site.releaser.stopped == ""
+        await site.releaser.seal(early=True)
+        assert (await site.releaser.release()).window == site.window + 2
+
+
+@pytest.mark.parametrize("older", [0, 1])
+async def test_a_back_up_that_is_older_than_the_receipts_is_refused_and_nothing_is_left(
+    tmp_path: Path, older: int
+) -> None:
+    data = await history(tmp_path)
+    with pytest.raises(BackupError, match=r"the outcomes of windows \d+.* were published after it was taken"):
+        await restore(tmp_path / str(older), tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir(mode=0o700)
+    with pytest.raises(BackupError):
+        await restore(tmp_path / str(older), tmp_path / "empty", [data / RECEIPTS], SystemRuntime())
+    assert not [*(tmp_path / "empty").iterdir()]
+
+
+async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_path: Path) -> None:
+    data, runtime = await history(tmp_path), ManualRuntime()
+    lost = await restore(tmp_path / "1", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
+    async with disk_site(tmp_path / "new", PLAN, runtime, open_windows=4) as site:
+        assert lost == {"test": [site.window + 1]}
+        assert site.releaser.stopped == ""
+        assert len((await site.store.account("")).spends) == 2
+        await site.releaser.seal(early=True)
+        assert (await site.releaser.release()).window == site.window + 2
+        stored = await site.store.outcome(PLAN.id, TUMBLING, site.window + 1)
+        assert stored is not None
+        assert stored.data == b""
+
+
+async def test_the_longest_of_all_receipts_is_taken_and_they_must_not_contradict_each_other(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    old = tmp_path / "1" / RECEIPTS
+    for given in ([old, data / RECEIPTS], [data / RECEIPTS, old]):
+        with pytest.raises(BackupError, match="published after it was taken"):
+            await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
+    other = await ReceiptsFile.open(tmp_path / "other", SystemRuntime(), ReplayableEntropy(b"another store"))
+    await other.begin()
+    with pytest.raises(ReceiptsError, match="they are of two stores"):
+        await restore(tmp_path / "2", tmp_path / "new", [tmp_path / "other"], SystemRuntime())
+    with pytest.raises(ReceiptsError, match="no such file"):
+        await restore(tmp_path / "2", tmp_path / "new", [tmp_path / "nothing"], SystemRuntime())
+    with pytest.raises(BackupError, match="receipts that survived are required"):
+        await restore(tmp_path / "2", tmp_path / "new", [], SystemRuntime())
+    assert not (tmp_path / "new").exists()
+
+
+def is_changed(folder: Path) -> None:
+    path = folder / "store.db"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def has_no_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+
+
+def has_a_newer_manifest(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "format": 2}))
+
+
+def has_no_log(folder: Path) -> None:
+    (folder / "log.db").unlink()
+
+
+def names_others(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"]["../x"] = manifest["files"].pop("log.db")
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def is_no_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("tampered", "why"),
+    [
+        (is_changed, r"store\.db: its digest is \w{12}, expected \w{12}: it was changed"),
+        (has_no_manifest, "is no back-up, or it was not completed"),
+        (has_a_newer_manifest, "format 2; this version reads 1"),
+        (has_no_log, r"log\.db: No such file"),
+        (names_others, r"it names .*\.\./x"),
+        (is_no_manifest, "it is no manifest of a back-up"),
+    ],
+)
+async def test_a_back_up_that_is_not_what_was_taken_is_refused(
+    tmp_path: Path, tampered: Callable[[Path], None], why: str
+) -> None:
+    data = await history(tmp_path)
+    tampered(tmp_path / "2")
+    with pytest.raises(BackupError, match=why):
+        await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert not (tmp_path / "new").exists()
+
+
+async def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    with pytest.raises(BackupError, match="cannot be made: File exists"):
+        await backed_up(data, tmp_path / "2")
+    with pytest.raises(BackupError, match="not empty"):
+        await restore(tmp_path / "2", data, [data / RECEIPTS], SystemRuntime())
+    with pytest.raises(BackupError, match="it is no data directory"):
+        await backed_up(tmp_path, tmp_path / "3")
+    assert not (tmp_path / "3").exists()
+
+
+async def test_a_back_up_during_which_windows_are_released_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    loop, honest = asyncio.get_running_loop(), backup._copy_receipts
+    async with disk_site(data, PLAN, ManualRuntime(), open_windows=2) as site:
+        await site.send(0)
+        await site.releaser.seal(early=True)
+        tries = 0
+
+        async def released() -> None:
+            if tries == 1:
+                await site.releaser.release()
+
+        def late(source: Path, target: Path) -> None:
+            nonlocal tries
+            tries += 1
+            asyncio.run_coroutine_threadsafe(released(), loop).result()
+            honest(source, target)
+
+        monkeypatch.setattr(backup, "_copy_receipts", late)
+        await backed_up(data, tmp_path / "copy")
+        assert tries == 2
+        manifest = json.loads((tmp_path / "copy" / MANIFEST).read_text())
+        assert manifest["plans"] == [{"name": "test", "published_outcomes": 1}]
+
+
+async def test_a_back_up_that_never_fits_is_no_back_up(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    shutil.copy(tmp_path / "1" / RECEIPTS, data / RECEIPTS)
+    with pytest.raises(BackupError, match=r"the copies do not fit each other: .* 2 of the 3 lines"):
+        await backed_up(data, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+async def test_a_cumulative_sequence_that_lost_steps_is_not_restored(tmp_path: Path) -> None:
+    plan, data = cumulative_plan(horizon=20, counters=100), tmp_path / "data"
+    data.mkdir(mode=0o700)
+    async with disk_site(data, plan, ManualRuntime(), open_windows=3) as site:
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+        await backed_up(data, tmp_path / "copy")
+        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == {}
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+    with pytest.raises(StoreError, match="lost steps cannot go on"):
+        await restore(tmp_path / "copy", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,142 @@
+"""Back-ups of a service with Kafka and PostgreSQL: a dump, the receipts, and where the topics must begin."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from aggregator.backup import MANIFEST, BackupError
+from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
+from aggregator.config import Config
+from aggregator.repair import begin_receipts_copy, mark_all_lost
+from aggregator.runtime import SystemRuntime
+from aggregator.verify import verify
+from hushsum_proto.batches import topic_of
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres, client_programs
+from tests.aggregator.test_app_roles import PLAN, cluster_config
+from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, service_of
+
+# What aiokafka was just connecting when it is closed is left to the collector, which warns.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pg_dump refuses a server that is newer than itself."""
+    monkeypatch.setenv("PATH", f"{client_programs()}{os.pathsep}{os.environ['PATH']}")
+
+
+def elsewhere(config: Config, dsn: str) -> Config:
+    """The same topics, and another database."""
+    return Config.of(**{**config.model_dump(exclude_unset=True), **paths(config), "postgres_dsn": dsn})
+
+
+def paths(config: Config) -> Mapping[str, str]:
+    return {"plan": str(config.plan)}
+
+
+async def released(client: RawClient) -> None:
+    """Seals and releases the oldest window, once the process is the releaser."""
+    for step in (client.seal, client.release):
+        while True:
+            try:
+                await step()
+                break
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.02)
+
+
+async def states(config: Config) -> dict[str, str]:
+    found: dict[str, str] = {}
+
+    def report(what: str, state: str, text: str) -> None:
+        found[what] = state if state != "failed" else f"failed: {text}"
+
+    await verify(config, SystemRuntime(), report)
+    return found
+
+
+async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_release_is_refused(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    runtime = SystemRuntime()
+    # A dump holds the lease of the releaser that ran: it has ended when the dump is restored.
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
+    async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await client.submit_one(PLAN.id, Contributor(PLAN, 3).delta()[1])
+        await back_up_cluster(config, tmp_path / "before", runtime)
+        await released(client)
+        made = await back_up_cluster(config, tmp_path / "after", runtime)
+    assert [*made.plans] == [("test", 1)]
+    assert sorted(made.files) == ["receipts-topic.jsonl", "store.dump"]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "after").iterdir()} == {0o600}
+    manifest = json.loads((tmp_path / "after" / MANIFEST).read_text())
+    assert list(manifest["topics"]) == [topic_of(config.kafka_prefix, PLAN.id)]
+    assert next(iter(manifest["topics"].values()))["0"] > 0
+    with pytest.raises(BackupError, match="the database has tables"):
+        await restore_cluster(tmp_path / "after", config, runtime)
+
+    restored = elsewhere(config, postgres.fresh_database())
+    assert await restore_cluster(tmp_path / "after", restored, runtime) == {}
+    assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
+    async with service_of(restored, SetRuntime()) as service, RawClient(service.grpc) as client:
+        outcome = await service.store.outcome(PLAN.id, "tumbling", WINDOW)
+        assert outcome is not None
+        assert outcome.data
+
+    older = elsewhere(config, postgres.fresh_database())
+    with pytest.raises(BackupError, match=rf"the outcomes of windows {WINDOW} were published after it was taken"):
+        await restore_cluster(tmp_path / "before", older, runtime)
+    assert "there is a receipt for window" in (await states(older))["plan test: receipts"]
+    assert await mark_all_lost(older, runtime) == {"test": [WINDOW]}
+    found = await states(older)
+    assert (found["plan test: receipts"], found["ledger"]) == ("ok", "ok")
+
+
+async def test_a_second_topic_is_begun_by_an_operator_and_compared_at_a_start(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database())
+    async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released(client)
+    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{config.kafka_prefix}.copy"}
+    copied = Config.of(**{**config.model_dump(exclude_unset=True), **paths(config), **more, "postgres_dsn": config.dsn})
+    assert "missing" in (await states(copied))["receipts"]
+    assert await begin_receipts_copy(copied, SystemRuntime()) == 2
+    found = await states(copied)
+    assert (found["receipts"], found["copy of the receipts"]) == ("ok", "ok")
+    async with service_of(copied, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
+        await released(client)
+    found = await states(copied)
+    assert (found["receipts"], found["copy of the receipts"], found["plan test: receipts"]) == ("ok", "ok", "ok")
+
+
+async def test_a_dump_that_cannot_be_taken_leaves_nothing(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database())
+    async with service_of(config, SetRuntime()):
+        pass
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BackupError, match="pg_dump: not installed"):
+        await back_up_cluster(config, tmp_path / "copy", SystemRuntime())
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "uri", "secrets"),
+    [
+        ("postgresql://me:p%40ss@host:1/db?sslmode=require", "postgresql://me@host:1/db?sslmode=require", "p@ss"),
+        ("postgresql://me@host/db?password=p&x=1", "postgresql://me@host/db?x=1", "p"),
+        ("postgresql:///db", "postgresql:///db", None),
+    ],
+)
+def test_a_password_is_no_argument_of_a_program(dsn: str, uri: str, secrets: str | None) -> None:
+    assert without_password(dsn) == (uri, {} if secrets is None else {"PGPASSWORD": secrets})

@@ -1,0 +1,89 @@
+"""`admin backup`, `restore`, `verify`, `mark-lost`, `begin-receipts-copy`: what they print, and how they end.
+
+docs/how-to/backups.md, which a test runs, has the rest.
+"""
+
+import asyncio
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.aggregator.release.test_receipts_copy import history, put
+from tests.aggregator.test_verify import PLAN, collected, shortened
+from tests.doubles import ManualRuntime
+from tests.hushsum_cli.calling import Hushsum
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two released windows of three, and a copy of the receipts."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    asyncio.run(collected(folder))
+    return folder
+
+
+def test_a_copy_that_is_lost_is_begun_again_and_one_that_knows_more_is_not_touched(
+    hushsum: Hushsum, data: Path
+) -> None:
+    places = ("--data", str(data), "--receipts-copy", str(data / "copy.jsonl"))
+    (data / "copy.jsonl").unlink()
+    assert hushsum("admin", "verify", *places).status == 1
+    ended = hushsum("admin", "begin-receipts-copy", *places)
+    assert ended.out == f"{data}/copy.jsonl: 3 lines copied; start the service with this receipts_copy\n"
+    assert hushsum("admin", "verify", *places).status == 0
+    shortened(data / "receipts.jsonl")
+    before = (data / "copy.jsonl").read_bytes()
+    ended = hushsum("admin", "begin-receipts-copy", *places)
+    assert (ended.status, "2 of the 3 lines of receipts" in ended.err) == (1, True)
+    assert (data / "copy.jsonl").read_bytes() == before
+    ended = hushsum("admin", "begin-receipts-copy", "--data", str(data))
+    assert ended.err == "hushsum: receipts_copy: required: where the copy is to be\n"
+
+
+def test_lost_outcomes_are_marked_in_a_store_that_was_restored_already(hushsum: Hushsum, tmp_path: Path) -> None:
+    asyncio.run(history(tmp_path, ManualRuntime()))
+    put(tmp_path, 1, 3, 3)
+    shutil.copy(tmp_path / "1.log.db", tmp_path / "log.db")
+    places = ("--data", str(tmp_path), "--receipts-copy", str(tmp_path / "copy.jsonl"))
+    assert hushsum("admin", "verify", *places).status == 1
+    ended = hushsum("admin", "mark-lost", *places)
+    assert re.fullmatch(r"plan test: marked as lost, charged, never drawn again: windows \d+, \d+\n", ended.out)
+    assert hushsum("admin", "mark-lost", *places).out == "no outcome is lost\n"
+    ended = hushsum("admin", "verify", *places)
+    assert ended.status == 0, ended.out
+    assert "ledger: ok: ε = 3 spent, the sum of 3 charges that receipts prove\n" in ended.out
+
+
+def test_what_is_found_is_json_for_machines(hushsum: Hushsum, data: Path, tmp_path: Path) -> None:
+    found = json.loads(hushsum("admin", "verify", "--data", str(data), "--json").out)
+    assert found["ok"] is True
+    assert {part["state"] for part in found["parts"]} == {"ok", "not checked"}
+    made = json.loads(hushsum("admin", "backup", "--data", str(data), str(tmp_path / "copy"), "--json").out)
+    assert made["plans"] == [{"name": PLAN.name, "published_outcomes": 2}]
+    assert sorted(made["files"]) == ["log.db", "receipts.jsonl", "store.db"]
+    (data / "receipts.jsonl").unlink()
+    ended = hushsum("admin", "verify", "--data", str(data), "--json")
+    assert (ended.status, json.loads(ended.out)["ok"]) == (1, False)
+
+
+def test_a_restore_without_receipts_is_refused_before_anything_is_looked_at(hushsum: Hushsum, tmp_path: Path) -> None:
+    ended = hushsum("admin", "restore", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (ended.status, "TARGET and --receipts are required, or --config" in ended.err) == (2, True)
+    (tmp_path / "files.toml").write_text(f'data = "{tmp_path}"\n')
+    for arguments, why in (
+        ((str(tmp_path / "b"),), "--config excludes TARGET and --receipts"),
+        ((), "--config is for a service with Kafka and PostgreSQL"),
+    ):
+        ended = hushsum("admin", "restore", str(tmp_path / "a"), *arguments, "--config", str(tmp_path / "files.toml"))
+        assert (ended.status, why in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["backup", "verify", "mark-lost", "begin-receipts-copy"])
+def test_a_command_without_a_data_directory_says_so(hushsum: Hushsum, tmp_path: Path, command: str) -> None:
+    target = [str(tmp_path / "copy")] if command == "backup" else []
+    ended = hushsum("admin", command, *target)
+    assert (ended.status, ended.err) == (1, "hushsum: data: required\n")
