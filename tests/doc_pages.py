@@ -38,6 +38,8 @@ _NUMBER = r"\b[0-9a-f]{8,}\b|-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 class Refused(str):
     """The output of a command that has ended with an error."""
 
+    __slots__ = ()
+
 
 def shows(expected: str, out: str, *, numbers_differ: bool = False) -> bool:
     """Whether an output has what a page shows, whatever the width of its lines and tables; … stands for anything."""
