@@ -98,7 +98,7 @@ class Backends:
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
-    def read_from(self, store: Store) -> None:
+    def use_store(self, store: Store) -> None:
         """Reads the store from this copy, which the caller closes."""
         self._store = store
 

@@ -54,7 +54,7 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         if config.store == "sqlite":
             store = await copied_store(config.folder / STORE, target / STORE, runtime)
             stack.push_async_callback(store.close)
-            backends.read_from(store)
+            backends.use_store(store)
         else:
             store = await backends.look_at_store()
         # Before the dump: its own positions are these, or later ones.
