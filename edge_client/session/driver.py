@@ -42,7 +42,7 @@ from edge_client.status import Event as StatusEvent
 from edge_client.status import EventKind, OnEvent, SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum.delta import read_header
-from hushsum.errors import ContributionError, HushsumError, Reason
+from hushsum.errors import ContributionError, DeltaError, HushsumError, Reason
 from hushsum_proto.answers import Answer, Refusal, Status
 
 _LOG: Final = logging.getLogger("edge_client")
@@ -421,8 +421,15 @@ class SessionDriver:
         """Gives deltas their windows where they have none, durably, and sends them; or defers them."""
         changes: list[tuple[Bind, bytes, asyncio.Future[tuple[StoredDelta, ...]]]] = []
         for sequence in sequences:
-            data, now = await self._payloads.data(sequence), self._runtime.monotonic()
-            change = None
+            try:
+                data = await self._payloads.data(sequence)
+            except SpoolError:
+                if connection is self._connection:
+                    raise
+                break
+            if connection is not self._connection:
+                break  # it is over: the next one gives what is left its window, and may have had answers already
+            change, now = None, self._runtime.monotonic()
             with suppress(HushsumError):  # damaged bytes: the service refuses them
                 change = bind(sequence, data, self._session.service_ms(now))
             if change is None:
@@ -434,9 +441,10 @@ class SessionDriver:
         for change, data, done in changes:
             try:
                 self._bound(connection, change, await asyncio.shield(done))
-            except ContributionError as error:  # it never can be sent
-                refusal = Refusal.of(Reason.TOO_MANY_WINDOWS, str(error))
-                answer = Answer(read_header(data).id, Status.REFUSED, refusal)
+            except (ContributionError, DeltaError) as error:  # it never can be sent
+                # Damaged bytes are refused as the service would refuse them: nobody can tell how many records they are.
+                reason = Reason.MALFORMED if isinstance(error, DeltaError) else Reason.TOO_MANY_WINDOWS
+                answer = Answer(read_header(data).id, Status.REFUSED, Refusal.of(reason, str(error)))
                 self._tell(Answered(self._runtime.monotonic(), connection.number, answer))
             except HushsumError as error:  # a full disk, perhaps
                 _LOG.warning("delta %d has no window yet, retrying: %s", change.sequence, error)

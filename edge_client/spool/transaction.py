@@ -102,7 +102,7 @@ class SpoolTransaction:
         self._database = database
         self._deltas: list[tuple[int, bytes, int | None]] = []
         self._removed: list[tuple[int]] = []
-        self._bound: list[tuple[bytes, int, int]] = []
+        self._bound: dict[int, tuple[bytes, int]] = {}  # bytes and room by number
         self._contributions: dict[int, int] = {}
 
     def take(self, change: Change) -> Result:
@@ -116,7 +116,8 @@ class SpoolTransaction:
         """Writes what was taken; the caller holds a transaction of the database."""
         database = self._database
         database.executemany("INSERT INTO deltas (sequence, bytes, room) VALUES (?, ?, ?)", self._deltas)
-        database.executemany("UPDATE deltas SET bytes = ?, room = ? WHERE sequence = ?", self._bound)
+        bound = [(*each, sequence) for sequence, each in self._bound.items()]
+        database.executemany("UPDATE deltas SET bytes = ?, room = ? WHERE sequence = ?", bound)
         database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
         database.executemany(
             "INSERT INTO contributions (window, records) VALUES (?, ?)"
@@ -171,8 +172,13 @@ class SpoolTransaction:
 
     def _bind(self, change: Bind) -> tuple[StoredDelta, ...]:
         """The delta in its window, in the room that it had; nothing where it has to wait."""
-        query = f"SELECT bytes, {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
-        [(data, room)] = self._query(query, change.sequence)
+        found = self._bound.get(change.sequence)  # a lost connection's and the next one's may share a transaction
+        if found is None:
+            query = f"SELECT bytes, {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
+            found = next(iter(self._query(query, change.sequence)), None)
+        if found is None:
+            return ()  # it has its answer, and is gone
+        data, room = found
         header = read_header(data)
         if Unbound.read(header.window) is None:
             return (StoredDelta(change.sequence, bytes(data)),)
@@ -183,7 +189,7 @@ class SpoolTransaction:
                 return ()
             self._contribute(change.window, records)
         bound = rebound(data, header.id, change.window)
-        self._bound.append((bound, room, change.sequence))
+        self._bound[change.sequence] = bound, room
         return (StoredDelta(change.sequence, bound),)
 
     def _add(self, change: Add) -> tuple[StoredDelta, ...]:

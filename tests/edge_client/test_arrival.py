@@ -2,8 +2,10 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing_extensions import override
 from edge_client import Config, EdgeClient, EventTimeError, NotCountedError, Policy
 from edge_client.encoding import binding, moved, split
 from edge_client.session.driver import PayloadCache
-from edge_client.spool.changes import Bind, Rebind, StoredDelta, Unbound
+from edge_client.spool.changes import Add, Bind, Change, Rebind, Result, StoredDelta, Unbound
+from edge_client.spool.spool import Spool
 from edge_client.testing import MemoryService
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
@@ -151,6 +154,25 @@ def test_after_the_last_window_of_a_client_what_waits_is_left_out(tmp_path: Path
     assert len(spool.unanswered()) == 2
 
 
+def test_two_bindings_of_one_delta_in_one_transaction_give_it_one_window(tmp_path: Path) -> None:
+    """One of a connection that is lost, one of the next."""
+    plan = windowed_plan(2, time="arrival")
+    spool = opened(tmp_path / "spool.db")
+    spool.commit([split(plan, RECORDS, Unbound(5).mark)])
+    first, second = spool.commit([Bind(0, window, lambda _: 2, 5, 2) for window in (9, 10)])
+    assert first == second == spool.load(0, 9, 2**20)
+    assert spool.rows("SELECT window, records FROM contributions") == [(9, 2)]
+    assert spool.windows == 1
+
+
+def test_a_binding_of_a_delta_that_is_gone_changes_nothing_and_harms_no_other(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool.db")
+    stored, nothing = spool.commit([split(PLAN, RECORDS, Unbound(5).mark), Bind(7, 9, len)])
+    assert isinstance(stored, tuple)
+    assert len(stored) == 1
+    assert nothing == ()
+
+
 # ------------------------------------------------------------------------------------------------------- the client
 
 
@@ -262,6 +284,93 @@ async def test_a_client_that_may_send_for_no_further_window_says_what_it_leaves_
             await client.flush()
         assert client.status().windows_left == 0
     assert (service.records, len(service.received)) == (2, 1)
+
+
+async def test_a_connection_that_is_lost_while_windows_are_written_uses_no_window_twice(
+    tmp_path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, path = Service(windowed_plan(3, time="arrival"), clock), tmp_path / "s.db"
+    is_slow, goes_on, honest = threading.Event(), threading.Event(), Spool.commit
+    windows: list[int] = []
+
+    def commit(spool: Spool, changes: Sequence[Change]) -> list[Result]:
+        if windows and isinstance(changes[0], Add):
+            is_slow.set()
+            goes_on.wait(30)
+        return honest(spool, changes)
+
+    def bound(plan: Plan, sequence: int, data: bytes, service_ms: int) -> Bind | None:
+        change = binding(plan, sequence, data, service_ms)
+        windows.append(-1 if change is None else change.window)
+        return change
+
+    monkeypatch.setattr(Spool, "commit", commit)
+    monkeypatch.setattr("edge_client.participation.mode.binding", bound)
+    async with client_of(service, path, clock) as client:
+        service.go_away()
+        await client.add(RECORDS)
+        windows.append(0)
+        adding = asyncio.create_task(client.add(RECORDS))
+        await until(is_slow.is_set, "the disk is slow")
+        service.come_back()
+        await until(lambda: len(windows) == 2, "the first connection writes the window")
+        service.go_away()
+        clock.pass_time(3600.0)
+        service.come_back()
+        await until(lambda: len(windows) == 3, "the second one, too, in the same transaction")
+        assert windows[2] == windows[1] + 1
+        goes_on.set()
+        await adding
+        await client.flush()
+        assert sorted(window for window, _ in service.asked) == windows[1:3]
+    spool = opened(path)
+    assert spool.rows("SELECT window, records FROM contributions ORDER BY window") == [
+        (each, 2) for each in windows[1:3]
+    ]
+
+
+async def test_a_connection_that_is_over_writes_no_windows_of_what_the_next_one_has_sent(
+    tmp_path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, honest = Service(PLAN, clock), PayloadCache.data
+    asked = list[int]()
+    goes_on = asyncio.Event()
+
+    async def data(cache: PayloadCache, sequence: int) -> bytes:
+        asked.append(sequence)
+        if len(asked) == 1:
+            await goes_on.wait()
+        return await honest(cache, sequence)
+
+    monkeypatch.setattr(PayloadCache, "data", data)
+    async with client_of(service, tmp_path / "s.db", clock) as client:
+        await client.add(RECORDS)
+        await until(lambda: bool(asked), "the first connection reads")
+        service.go_away()
+        service.come_back()
+        await client.flush()
+        goes_on.set()
+        await asyncio.sleep(0.01)
+        await client.add(RECORDS)
+        await client.flush()
+    assert service.records == 4
+
+
+async def test_damaged_bytes_are_refused_and_nothing_waits_for_them(tmp_path: Path, clock: RushingClock) -> None:
+    service, path = Service(OF_CLIENTS, clock), tmp_path / "s.db"
+    async with client_of(service, path, clock) as client:
+        service.go_away()
+        for _ in range(2):
+            await client.add(RECORDS)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE deltas SET bytes = substr(bytes, 1, length(bytes) - 3) WHERE sequence = 0")
+        database.commit()
+    service.come_back()
+    async with client_of(service, path, clock) as client:
+        with pytest.raises(NotCountedError, match="malformed"):
+            await client.flush(timeout_s=3600.0)
+        assert dict(client.status().refused) == {"malformed": 1}
+    assert (service.records, len(service.asked)) == (2, 1)
 
 
 async def test_bytes_without_a_window_are_never_sent(
