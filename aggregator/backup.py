@@ -184,7 +184,8 @@ async def restore(
         source: The back-up; its digests are compared.
         target: The new data folder; it must be empty or not exist.
         receipts: Every file of receipts, or of their copy, that survived. The longest is taken; the others, and that of
-            the back-up, must be beginnings of it.
+            the back-up, must be beginnings of it. One that the back-up's own is longer than did not survive: it is an
+            older copy, and does not tell what was published after the back-up was taken.
         runtime: Runs what blocks.
         marks_lost: Whether outcomes that the receipts prove and the store lacks are marked as lost. Without that they
             are an error.
@@ -204,7 +205,7 @@ async def restore(
             "lost, nothing can tell, and windows would be drawn again: begin with a new store, and subtract what the "
             "ledger of the old one shows as spent from the limits of the new plans"
         )
-    newest = await _newest([source / RECEIPTS, *receipts], runtime)
+    newest = await _newest(source / RECEIPTS, receipts, runtime)
     made = await runtime.blocking(_make_empty, target)
     try:
         return await _restored(source, target, newest, runtime, marks_lost=marks_lost)
@@ -262,11 +263,24 @@ async def _restored(
     return lost
 
 
-async def _newest(paths: Sequence[Path], runtime: Runtime) -> Path:
-    """The longest of some files of receipts, of which the others are beginnings."""
-    read = {path: await _lines_of(path, runtime) for path in dict.fromkeys(paths)}
+async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> Path:
+    """The longest of some files of receipts, of which the others, and that of the back-up, are beginnings.
+
+    Raises:
+        BackupError: The back-up's own file is longer than each of them.
+        ReceiptsError: They contradict each other, or one cannot be read.
+    """
+    read = {path: await _lines_of(path, runtime) for path in dict.fromkeys(given)}
     longest = max(read, key=lambda path: len(read[path].kept))
-    for lines in read.values():
+    own = await _lines_of(backed_up, runtime)
+    if len(read[longest].kept) < len(own.kept):
+        check_prefix(read[longest], own)
+        raise BackupError(
+            f"receipts {longest}: they have {len(read[longest].kept)} lines, and the back-up's own have "
+            f"{len(own.kept)}: they are older than the back-up, and cannot tell what was published after it was taken. "
+            "Give the newest receipts that survived"
+        )
+    for lines in (own, *read.values()):
         check_prefix(lines, read[longest])
     return longest
 

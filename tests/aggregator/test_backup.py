@@ -117,6 +117,21 @@ async def test_the_longest_of_all_receipts_is_taken_and_they_must_not_contradict
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_receipts_that_are_older_than_the_back_up_are_no_proof_of_what_came_after_it(
+    tmp_path: Path, is_empty: bool
+) -> None:
+    """With them the outcomes after the back-up would be drawn a second time."""
+    await history(tmp_path)
+    old = tmp_path / "1" / RECEIPTS
+    if is_empty:
+        old = tmp_path / "lost"
+        old.touch()
+    with pytest.raises(BackupError, match=r"they have \d lines, and the back-up's own have 3: they are older than"):
+        await restore(tmp_path / "2", tmp_path / "new", [old], SystemRuntime())
+    assert not (tmp_path / "new").exists()
+
+
 def is_changed(folder: Path) -> None:
     path = folder / "store.db"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
