@@ -21,9 +21,10 @@ from aggregator.config import Config
 from aggregator.data_dir import FILE_MODE
 from aggregator.observability.metrics import Metrics
 from aggregator.release.lost import mark_lost
-from aggregator.release.receipts import lost_outcomes
+from aggregator.release.receipts import ReceiptLines, lost_outcomes, read_line
+from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
-from aggregator.store.store import Store
+from aggregator.store.store import Store, memory_store
 from hushsum_proto.batches import topic_of
 
 DUMP: Final = "store.dump"
@@ -82,7 +83,8 @@ async def restore_cluster(
     Raises:
         BackupError: The source is no such back-up or was changed, the database has tables, pg_restore fails, or the
             receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``.
-        ReceiptsError: The receipts are not those of the dump, or contradict each other.
+        ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other; nothing is
+            loaded if the topic lacks a receipt that the back-up has.
         LogError: A topic no longer holds what the folds need next.
     """
     await runtime.blocking(check_digests, source, {DUMP, RECEIPTS})
@@ -90,6 +92,7 @@ async def restore_cluster(
         backends = Backends(config, None, runtime, Metrics(), stack)
         if await backends.has_tables():
             raise BackupError(f"the database has tables of the schema {_SCHEMA}: a restore needs one without them")
+        await _compare(source / RECEIPTS, config, runtime, stack)
         await runtime.blocking(_load, config.dsn, source / DUMP)
         store = await backends.store()
         receipts = (await backends.sinks(repairs=False)).receipts
@@ -109,6 +112,16 @@ async def restore_cluster(
             if missing:
                 lost[plan.name] = await mark_lost(plan, store, receipts)
         return lost
+
+
+async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExitStack) -> None:
+    """Checks that the topic has every receipt of the back-up: those from after its dump, too."""
+    lines = ReceiptLines(f"receipts {path}")
+    for line in (await runtime.blocking(path.read_bytes)).splitlines():
+        lines.add(line, read_line(line)[0])
+    backends = Backends(config, None, runtime, Metrics(), stack)
+    backends.read_from(memory_store(runtime))  # the topics alone are read
+    check_prefix(lines, await (await backends.sinks(repairs=False)).first.catch_up())
 
 
 async def _positions(config: Config, store: Store) -> dict[str, Any]:

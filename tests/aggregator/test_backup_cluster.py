@@ -1,8 +1,10 @@
 """Back-ups of a service with Kafka and PostgreSQL: a dump, the receipts, and where the topics must begin."""
 
 import asyncio
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 from aggregator.backup import MANIFEST, BackupError
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
 from aggregator.config import Config
+from aggregator.errors import ReceiptsError
+from aggregator.release.receipts import Receipt, read_line
 from aggregator.repair import begin_receipts_copy, mark_all_lost
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import verify
@@ -83,7 +87,22 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
     with pytest.raises(BackupError, match="the database has tables"):
         await restore_cluster(tmp_path / "after", config, runtime)
 
-    restored = elsewhere(config, postgres.fresh_database())
+    # A topic that was set back lacks a receipt from after the dump: the window would be drawn a second time.
+    ahead = tmp_path / "ahead"
+    shutil.copytree(tmp_path / "after", ahead)
+    receipts = ahead / "receipts-topic.jsonl"
+    [*_, last] = receipts.read_bytes().splitlines()
+    receipt, _ = read_line(last)
+    assert isinstance(receipt, Receipt)
+    line, _ = receipt._replace(window=WINDOW + 1).to_line()
+    receipts.write_bytes(receipts.read_bytes() + line + b"\n")
+    manifest["files"][receipts.name]["sha256"] = hashlib.sha256(receipts.read_bytes()).hexdigest()
+    (ahead / MANIFEST).write_text(json.dumps(manifest))
+    nowhere = elsewhere(config, postgres.fresh_database())
+    with pytest.raises(ReceiptsError, match=r"topic .*: it has 2 lines, and receipts .* has 3: the former is older"):
+        await restore_cluster(ahead, nowhere, runtime)
+
+    restored = elsewhere(config, nowhere.dsn)
     assert await restore_cluster(tmp_path / "after", restored, runtime) == {}
     assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
     async with service_of(restored, SetRuntime()) as service, RawClient(service.grpc) as client:
