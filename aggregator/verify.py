@@ -5,6 +5,7 @@ it can be compared with. What no comparison can tell is said, too.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -78,13 +79,14 @@ class _Verification:
         except AggregatorError as error:
             self._report("store", "failed", str(error))
             return
-        if not plans:
+        if not self._backends.is_current:
             return
         sinks = await self._sinks(store)
         receipts: list[Receipt] = []
         if sinks is not None:
             receipts = [Receipt(*each) for each in await sinks.receipts.read()]
             await self._receipts(store, plans, sinks)
+            self._unknown_plans(plans, receipts)
         for plan in plans:
             await self._log(store, plan)
         for plan in plans:
@@ -140,6 +142,15 @@ class _Verification:
             else:
                 text = "every published outcome has its receipt, every receipt its outcome"
                 self._report(f"plan {plan.name}: receipts", "ok", text)
+
+    def _unknown_plans(self, plans: list[RegisteredPlan], receipts: list[Receipt]) -> None:
+        """Receipts of plans that the store does not have: it is older than the plan's first start."""
+        unknown = Counter(each.plan_id for each in receipts)
+        for plan in plans:
+            del unknown[plan.plan_id]
+        for plan_id, count in unknown.items():
+            text = f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is older than that"
+            self._report(f"plan {plan_id.hex()[:12]}: receipts", "failed", text)
 
     async def _log(self, store: Store, plan: RegisteredPlan) -> None:
         what, loaded = f"plan {plan.name}: log", await store.load_plan(plan.plan_id)

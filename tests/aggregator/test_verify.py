@@ -21,6 +21,7 @@ from hushsum.plan import Plan
 from tests.aggregator.deltas import cumulative_plan, tally_plan
 from tests.aggregator.disk_site import DiskSite, disk_site
 from tests.doubles import ManualRuntime
+from tests.plans import tables
 from tests.services import config_of, service_of
 
 PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=4)
@@ -184,6 +185,34 @@ async def test_what_was_changed_is_found(tmp_path: Path, tampered: Callable[[Pat
     await collected(tmp_path)
     tampered(tmp_path)
     assert re.search(why, failures(await verified(tmp_path)), re.MULTILINE)
+
+
+async def test_receipts_of_a_plan_that_the_store_has_lost_are_found(tmp_path: Path) -> None:
+    """Its ledger is another population's, which the store does not have either."""
+    privacy = {"total_epsilon": 4, "population": "elsewhere"}
+    fields = tables(sketch={"rows": 1, "buckets": 100}, privacy=privacy)
+    other = Plan.from_fields({**fields, "name": "other"})
+    await collected(tmp_path)
+    for name in ("store", "log"):
+        shutil.copy(tmp_path / f"{name}.db", tmp_path / f"{name}.old")
+    async with disk_site(tmp_path, other, ManualRuntime(), open_windows=1, copied=True) as site:
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+    for name in ("store", "log"):
+        for end in ("-wal", "-shm"):
+            (tmp_path / f"{name}.db{end}").unlink(missing_ok=True)
+        shutil.copy(tmp_path / f"{name}.old", tmp_path / f"{name}.db")
+    why = f"plan {other.hex_id[:12]}: receipts: 1 receipt of a plan that the store does not have"
+    assert failures(await verified(tmp_path)).startswith(why)
+
+
+async def test_a_store_without_plans_beside_receipts_is_found(tmp_path: Path) -> None:
+    await collected(tmp_path)
+    for name in ("store.db", "store.db-wal", "store.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    found = await verified(tmp_path)
+    assert "2 receipts of a plan that the store does not have" in failures(found)
+    assert ("store", "ok", "0 plans, 0 published outcomes") in found
 
 
 async def test_a_cumulative_sequence_is_charged_once_and_each_release_compared(tmp_path: Path) -> None:
