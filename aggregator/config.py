@@ -557,7 +557,7 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     if config.log == "sqlite":
         if "://" in copy:
             yield f"receipts_copy: got {copy}: a topic is allowed only with log = kafka; expected the path of a file"
-        elif Path(copy).absolute() == (config.receipts or config.folder / "receipts.jsonl").absolute():
+        elif Path(copy).resolve() == (config.receipts or config.folder / "receipts.jsonl").resolve():
             yield f"receipts_copy: {copy} is the file of the receipts themselves"
         return
     if "://" not in copy:

@@ -39,6 +39,7 @@ def test_a_plan_and_a_folder_are_all_that_is_needed() -> None:
         ({"zzz": 4}, "zzz: unknown key"),
         ({"receipts_copy": "kafka:///t"}, "receipts_copy: got kafka:///t: a topic is allowed only with log = kafka"),
         ({"receipts": "r", "receipts_copy": "./r"}, "receipts_copy: ./r is the file of the receipts themselves"),
+        ({"receipts": "r", "receipts_copy": "a/../r"}, "receipts_copy: a/../r is the file of the receipts themselves"),
         ({"partitions": 0}, "partitions: got 0: Input should be greater than or equal to 1"),
         ({"partitions": "4"}, "partitions: got '4': Input should be a valid integer"),
         ({"partitions": True}, "partitions: got True: Input should be a valid integer"),
