@@ -188,6 +188,7 @@ Effect = Connect | Open | Send | Settle | Close | SetTimer | WarnOfClock | Stop
 
 _SILENT_STREAMS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
+_SERVICE_MS_MAX: Final = 2**50  # of no clock that is right: windows of times beyond it could stand for none in a spool
 _WINDOWS_AHEAD_MAX: Final = 2  # that a delta may be moved: a gateway may open one early, and it may be sealed early
 
 
@@ -412,7 +413,7 @@ class Session:
             came = f"protocol version {welcome.protocol_version}, this client supports {spoken}"
             return self._stop(SessionRefusedError(f"the service uses {came}: update this software"))
         self.state = State.OPEN
-        self._service_began_ms = welcome.now_ms - round(1000 * event.now)
+        self._service_began_ms = min(max(welcome.now_ms, 0), _SERVICE_MS_MAX) - round(1000 * event.now)
         self._never_connected = False
         self._has_answer = False
         self._in_flight_max = max(1, min(self._config.in_flight_max, welcome.in_flight_max))

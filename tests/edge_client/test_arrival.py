@@ -373,6 +373,18 @@ async def test_damaged_bytes_are_refused_and_nothing_waits_for_them(tmp_path: Pa
     assert (service.records, len(service.asked)) == (2, 1)
 
 
+@pytest.mark.parametrize("ahead_ms", [-(2**63) + 2**50, 2**62])
+async def test_a_service_with_a_senseless_clock_makes_no_window_that_stands_for_none(
+    tmp_path: Path, clock: RushingClock, ahead_ms: int
+) -> None:
+    service = Service(small_plan(window={**ARRIVAL, "length": "1s", "lateness": "1s"}), clock)
+    service.ahead_ms = ahead_ms
+    async with client_of(service, tmp_path / "s.db", clock) as client:
+        await client.add(RECORDS)
+        await until(lambda: len(service.asked) > 0, "it was sent")
+    assert Unbound.read(service.asked[0][0]) is None
+
+
 async def test_bytes_without_a_window_are_never_sent(
     tmp_path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
