@@ -84,17 +84,22 @@ async def commit_outcome(
     if withheld and plan.privacy.mode == CENTRAL:
         spend = spend_of(plan, kind=kind, window=window, withheld=True)
         await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
-        changed = await tx.execute(
-            'UPDATE spends SET fields = $4 WHERE plan_id = $1 AND kind = $2 AND "window" = $3',
-            spend.plan_id,
-            kind,
-            window,
-            spend_fields(spend),
-        )
-        if changed != 1:
+        if not await _charge_test_alone(tx, spend):
             raise StoreError(f"store: the charge of window {window} is missing: the store is damaged")
     await _insert_outcome(tx, number, kind, window, data)
     await move(tx, number, window, WindowState.WITHHELD if withheld else WindowState.RELEASED)
+
+
+async def _charge_test_alone(tx: Transaction, spend: Spend) -> bool:
+    """Makes the charge of a withheld window that of its test; whether it was charged. Its population is locked."""
+    changed = await tx.execute(
+        'UPDATE spends SET fields = $4 WHERE plan_id = $1 AND kind = $2 AND "window" = $3',
+        spend.plan_id,
+        spend.kind,
+        spend.window,
+        spend_fields(spend),
+    )
+    return changed == 1
 
 
 async def reserve_step(
@@ -280,6 +285,8 @@ async def mark_lost(
         await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
         if not await is_spent(tx, spend):
             await insert_spend(tx, spend)
+        elif is_withheld:  # it was charged in full before it was drawn, when the store was copied
+            await _charge_test_alone(tx, spend)
     await check_finished(tx, number, last)
     await tx.execute("DELETE FROM streams WHERE plan = $1 AND last_window <= $2", number, last)
     await tx.execute('DELETE FROM contributions WHERE plan = $1 AND "window" <= $2', number, last)

@@ -119,6 +119,31 @@ async def test_a_withheld_window_that_is_lost_is_withheld_and_charged_its_test_a
         assert (await site.store.account("")).spends == (spend,)
 
 
+async def test_of_a_withheld_window_that_was_charged_in_full_when_the_copy_was_taken_the_test_alone_stays(
+    tmp_path: Path,
+) -> None:
+    """As its receipt proves; `verify` would find another amount for ever."""
+    plan = tally_plan(counters=100, records_per_client=3, min_clients=50, total_epsilon=4)
+    runtime = ManualRuntime()
+    async with disk_site(tmp_path, plan, runtime, open_windows=2) as site:
+        await site.releaser.seal(early=True)
+        sealed = await site.store.sealed_window(plan, site.window)
+        assert sealed is not None
+        key = ReplayableEntropy(b"test")
+        await site.store.reserve_outcome(plan, TUMBLING, site.window, sealed.digest(), key, fence=site.fence)
+        await site.sqlite.writer.truncate()
+        await site.log._writer.truncate()
+        for name in ("store", "log"):
+            shutil.copy(tmp_path / f"{name}.db", tmp_path / f"{name}.old")
+        assert (await site.releaser.release()).withheld
+    restore_store(tmp_path)
+    shutil.copy(tmp_path / "log.old", tmp_path / "log.db")
+    assert await marked(tmp_path, runtime, plan) == [site.window]
+    async with disk_site(tmp_path, plan, runtime, open_windows=2) as site:
+        spend = spend_of(plan, kind=TUMBLING, window=site.window, withheld=True)
+        assert (await site.store.account("")).spends == (spend,)
+
+
 async def test_a_cumulative_sequence_that_lost_steps_cannot_go_on(tmp_path: Path) -> None:
     plan, runtime = cumulative_plan(horizon=20, counters=100), ManualRuntime()
     async with disk_site(tmp_path, plan, runtime, open_windows=3) as site:
