@@ -120,7 +120,7 @@ async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExi
     for line in (await runtime.blocking(path.read_bytes)).splitlines():
         lines.add(line, read_line(line)[0])
     backends = Backends(config, None, runtime, Metrics(), stack)
-    backends.read_from(memory_store(runtime))  # the topics alone are read
+    backends.use_store(memory_store(runtime))  # the topics alone are read
     check_prefix(lines, await (await backends.sinks(repairs=False)).first.catch_up())
 
 
