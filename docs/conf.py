@@ -42,4 +42,5 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["hushsum.css"]
+html_search_scorer = str(Path(__file__).with_name("static") / "search_scorer.js")
 html_last_updated_fmt = None

@@ -155,7 +155,7 @@ _HUSHSUM = """\
 #!/bin/sh
 case "$1 $2" in
   "serve "*) set -- "$@" --listen {address} --metrics-listen "" ;;
-  "admin tokens" | "release make" | "release show") ;;
+  "admin tokens" | "admin backup" | "admin restore" | "release make" | "release show") ;;
   "admin "*) set -- "$@" --at {address} ;;
   "release "*) set -- "$@" --from {address} ;;
   "send "*) set -- "$@" --to {address} ;;

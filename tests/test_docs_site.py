@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from aggregator.config import Config
-from build_tools.docs_site import code_pages, kernels_page, leave_the_site, plan_page, plan_probes, service_pages
+from build_tools.docs_site import (
+    anchors_of,
+    code_pages,
+    kernels_page,
+    leave_the_site,
+    plan_page,
+    plan_probes,
+    service_pages,
+)
 from build_tools.docs_site.plan_probes import REQUIRED, SAMPLES, STATED, Sample
 from hushsum.errors import PlanError
 from hushsum.families.limits import FAMILIES_OF, KERNELS_OF_SETS
@@ -335,6 +343,7 @@ def test_the_site_builds_without_a_warning_and_no_page_asks_another_address(tmp_
     assert "min_clients" in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")
     plan = (tmp_path / "site" / "reference" / "plan.html").read_text(encoding="utf-8")
     assert 'id="sketch-rows"' in plan
+    assert "in a clone" not in plan, "on the site nothing is missing"
     flow = (tmp_path / "site" / "explanation" / "flow.html").read_text(encoding="utf-8")
     assert '<desc id="flow-text">' in flow, "the diagram stands in the page, whose colour its lines have"
     assert "<math" in (tmp_path / "site" / "explanation" / "proofs" / "laplace.html").read_text(encoding="utf-8")
@@ -344,12 +353,30 @@ def test_a_dead_link_and_an_undocumented_name_fail_the_build(tmp_path: Path) -> 
     source = tmp_path / "docs"
     shutil.copytree(ROOT / "docs" / "static", source / "static")
     shutil.copy(ROOT / "docs" / "conf.py", source)
-    planted = "[there](nowhere.md) [here](#no-heading)\n\n```{eval-rst}\n:class:`hushsum.Nothing`\n```\n"
+    shutil.copy(ROOT / "docs" / "glossary.md", source)
+    links = "[there](nowhere.md) [here](#no-heading) [a](glossary.md#sketch-delta) [b](glossary.md#no-term)"
+    planted = f"{links}\n\n```{{eval-rst}}\n:class:`hushsum.Nothing`\n```\n\n```{{toctree}}\nglossary\n```\n"
     (source / "index.md").write_text(f"# A page\n\n{planted}", encoding="utf-8")
     built = build(source, tmp_path / "site")
     assert built.returncode != 0
-    for why in ("nowhere.md", "no-heading", "hushsum.Nothing"):
+    for why in ("nowhere.md", "no-heading", "hushsum.Nothing", "no-term"):
         assert why in built.stderr
+    assert "sketch-delta" not in built.stderr
+    assert len(built.stderr.strip().splitlines()) == 4, built.stderr
+    assert 'id="sketch-delta"' in (tmp_path / "site" / "glossary.html").read_text(encoding="utf-8")
+
+
+def test_each_term_of_the_glossary_has_an_anchor_of_its_own() -> None:
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    terms = [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
+    assert [anchors_of(term) for term in ("rows, buckets", "δ (delta)", "sketch delta")] == [
+        ["rows", "buckets"],
+        ["delta"],
+        ["sketch-delta"],
+    ]
+    anchors = [anchor for term in terms for anchor in anchors_of(term)]
+    assert len(anchors) == len(set(anchors)) > 80
+    assert all(re.fullmatch("[a-z-]+", anchor) for anchor in anchors)
 
 
 def test_a_link_out_of_the_site_is_text_and_a_dead_one_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 A page of docs/ that has a line ``<!-- generated: NAME -->`` gets the text of that name there. Formulas need no script:
 the converter of docutils makes MathML of them. An SVG stands in the page itself, not in an ``img``, so that its
-``currentColor`` is that of the page's text, in the light and in the dark theme.
+``currentColor`` is that of the page's text, in the light and in the dark theme. Terms of the glossary have anchors.
 """
 
 import re
@@ -28,6 +28,8 @@ GENERATED: Final = {
     "alerts": service_pages.alerts,
 }
 _MARK: Final = re.compile(r"^<!-- generated: (.*) -->$", re.MULTILINE)
+#: The sentence about what is generated, which is for readers of the repository.
+_IN_A_CLONE: Final = re.compile(r"^\[`make docs`\]\(.*?\n\n", re.MULTILINE | re.DOTALL)
 _OUTWARDS: Final = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)(?:#[^)]*)?\)")
 _COLON: Final = "\N{RATIO}\N{NO-BREAK SPACE}"  # stands for one that Napoleon must not see
 
@@ -41,12 +43,14 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_last_name)
     app.connect("doctree-read", _put_diagrams_in_the_page)
+    app.connect("doctree-read", _give_terms_anchors)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _generate(_app: Sphinx, _page: str, source: list[str]) -> None:
-    source[0] = _MARK.sub(lambda mark: GENERATED[mark[1]](), source[0])
+    if _MARK.search(source[0]):
+        source[0] = _MARK.sub(lambda mark: GENERATED[mark[1]](), _IN_A_CLONE.sub("", source[0]))
 
 
 def leave_the_site(pages: Path, page: str, source: list[str]) -> None:
@@ -106,7 +110,28 @@ def _put_diagrams_in_the_page(app: Sphinx, doctree: nodes.document) -> None:
         if image["uri"].endswith(".svg"):
             path = Path(app.srcdir, image["uri"])
             app.env.note_dependency(str(path))
-            image.replace_self(nodes.raw("", path.read_text(encoding="utf-8"), format="html"))
+            drawn = f'<div class="diagram">{path.read_text(encoding="utf-8")}</div>'
+            image.replace_self(nodes.raw("", drawn, format="html"))
+
+
+def anchors_of(term: str) -> list[str]:
+    """The anchors of a line of the glossary: ``rows, buckets`` has two, and that of ``δ (delta)`` is ``delta``."""
+    written_out = re.search(r"\((\w+)\)", term)
+    names = [written_out[1]] if written_out else term.split(", ")
+    return [name.replace(" ", "-") for name in names]
+
+
+def _give_terms_anchors(app: Sphinx, doctree: nodes.document) -> None:
+    """So that ``glossary.md#sketch-delta`` is the line of that term; MyST knows the anchors of headings alone."""
+    if app.env.current_document.docname != "glossary":
+        return
+    known = app.env.metadata["glossary"].setdefault("myst_slugs", {})
+    for table in doctree.findall(nodes.tbody):
+        for row in table.findall(nodes.row):
+            term = row[0].astext()
+            for anchor in anchors_of(term):
+                known[anchor] = (row.line or 0, anchor, term)
+                row[0].insert(0, nodes.target("", "", ids=[anchor]))
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
