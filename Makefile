@@ -33,7 +33,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker promtool browser demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
+.PHONY: help setup broker promtool browser helm demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -54,10 +54,13 @@ promtool: setup ## fetch the promtool that tests of alerts run into .cache, once
 browser: ## install Chromium, in which tests look at the web page; does nothing where it is installed
 	@sh build_tools/browser.sh
 
+helm: setup ## build the helm that tests render the chart with into .cache, once (Go)
+	@$(PY) build_tools/helm.py
+
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker promtool browser ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
+test: setup broker promtool browser helm ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
 	@$(IN_MEMORY) $(PY) -m pytest $(SIDE_BY_SIDE) $(KEPT) --durations=20 $(ARGS)
 
 test-long: setup broker promtool browser ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
