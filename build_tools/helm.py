@@ -32,7 +32,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         environment = {**os.environ, "GOBIN": folder, "GOFLAGS": "-trimpath"}
         built = subprocess.run(
-            ["go", "install", MODULE], env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            ["go", "install", MODULE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         if built.returncode != 0:
             _end(f"go install {MODULE} failed: {built.stderr.strip()[-2000:]}")

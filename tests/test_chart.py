@@ -63,10 +63,12 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
+
+
 def templated(values: Mapping[str, Any], version: str = KUBERNETES[-1]) -> subprocess.CompletedProcess[str]:
-    command = ("template", "sums", str(CHART), "--namespace", "demo", "--kube-version", version)
-    return helm(*command, "--set-json", *[f"{key}={json.dumps(value)}" for key, value in values.items()][:1],
-                *[word for key, value in list(values.items())[1:] for word in ("--set-json", f"{key}={json.dumps(value)}")])  # fmt: skip
+    return helm("template", "sums", str(CHART), "--namespace", "demo", "--kube-version", version, *words_of(values))
 
 
 def rendered(values: Mapping[str, Any] | None = None, version: str = KUBERNETES[-1]) -> list[dict[str, Any]]:
@@ -81,7 +83,11 @@ def by_default() -> tuple[dict[str, Any], ...]:
 
 
 def of_kind(objects: tuple[dict[str, Any], ...] | list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"].removeprefix("sums-hushsum").lstrip("-"): each for each in objects if each["kind"] == kind}
+    return {
+        each["metadata"]["name"].removeprefix("sums-hushsum").lstrip("-"): each
+        for each in objects
+        if each["kind"] == kind
+    }
 
 
 def settings_of(objects: tuple[dict[str, Any], ...] | list[dict[str, Any]]) -> dict[str, Any]:
@@ -107,7 +113,9 @@ LEAST: Final[dict[str, Any]] = {"gateway": {"autoscaling": {"enabled": False}}, 
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("values", (pytest.param({}, id="defaults"), pytest.param(ALL_ON, id="all"), pytest.param(LEAST, id="least")))
+@pytest.mark.parametrize(
+    "values", (pytest.param({}, id="defaults"), pytest.param(ALL_ON, id="all"), pytest.param(LEAST, id="least"))
+)
 def test_what_is_rendered_is_valid(values: dict[str, Any], version: str) -> None:
     objects = rendered(values, version)
     assert {each["kind"] for each in objects} >= {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget"}
@@ -122,8 +130,7 @@ def test_the_check_finds_what_is_invalid() -> None:
 
 
 def test_the_linter_has_nothing_to_say() -> None:
-    words = [word for key, value in REQUIRED.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
-    done = helm("lint", str(CHART), "--strict", "--kube-version", KUBERNETES[-1], *words)
+    done = helm("lint", str(CHART), "--strict", "--kube-version", KUBERNETES[-1], *words_of(REQUIRED))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -157,7 +164,11 @@ def of_compose(role: str) -> dict[str, object]:
     found["start after"] = bool(service.pop("depends_on"))
     probe = service.pop("healthcheck")
     found["readiness"] = re.findall(r"127\.0\.0\.1:(\d+)(/\w+)", probe["test"][-1])[0]
-    found["readiness period, time-out, failures"] = (seconds(probe["interval"]), seconds(probe["timeout"]), probe["retries"])
+    found["readiness period, time-out, failures"] = (
+        seconds(probe["interval"]),
+        seconds(probe["timeout"]),
+        probe["retries"],
+    )
     found["grace of the start"] = f"unready for {seconds(probe['start_period'])} s"
     found["open files"] = service.pop("ulimits")["nofile"]["hard"]
     found["memory"] = service.pop("mem_limit")
@@ -196,7 +207,11 @@ def of_chart(role: str) -> dict[str, object]:
         "read-only mounts": {each["mountPath"] for each in container["volumeMounts"] if each.get("readOnly")},
         "is reached by devices": bool(policy["spec"]["ingress"]),
         "readiness": (ports[probe["httpGet"]["port"]], probe["httpGet"]["path"]),
-        "readiness period, time-out, failures": (probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]),
+        "readiness period, time-out, failures": (
+            probe["periodSeconds"],
+            probe["timeoutSeconds"],
+            probe["failureThreshold"],
+        ),
         "grace of the start": f"not alive for {start['periodSeconds'] * start['failureThreshold']} s",
         "memory": container["resources"]["limits"]["memory"].removesuffix("i").lower(),
         "restarts": pod.get("restartPolicy", "Always").lower(),
@@ -262,7 +277,9 @@ def test_no_secret_is_rendered() -> None:
 
 def test_each_selector_takes_the_pods_of_its_role_and_no_others() -> None:
     objects = by_default()
-    labels = {role: each["spec"]["template"]["metadata"]["labels"] for role, each in of_kind(objects, "Deployment").items()}
+    labels = {
+        role: each["spec"]["template"]["metadata"]["labels"] for role, each in of_kind(objects, "Deployment").items()
+    }
     assert labels.keys() == set(ROLES)
 
     def taken(selector: Mapping[str, str]) -> set[str]:

@@ -151,7 +151,8 @@ def test_a_key_that_others_may_use_is_refused_with_what_to_do(tmp_path: Path, mo
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize(
-    ("owner", "mode", "is_read"), ((0, 0o440, True), (0, 0o640, True), (0, 0o444, False), (0, 0o460, False), (9, 0o440, False))
+    ("owner", "mode", "is_read"),
+    ((0, 0o440, True), (0, 0o640, True), (0, 0o444, False), (0, 0o460, False), (9, 0o440, False)),
 )
 def test_a_key_of_root_that_the_users_group_may_read_is_used(owner: int, mode: int, is_read: bool) -> None:
     """As an orchestrator mounts a secret: an ordinary user owns no file there."""
