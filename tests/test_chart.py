@@ -39,7 +39,7 @@ DECLARED: Final[Mapping[str, str]] = {
     "setting kafka_security": "Kafka is elsewhere: TLS by default",
     "setting log_format": "collectors of a cluster's logs read JSON",
     "setting retain_verdicts": "it is for the check of the demo alone",
-    "variable HUSHSUM_POSTGRES_DSN": "from a Secret: asyncpg refuses a file of passwords that a group may read, as mounted ones are",
+    "variable HUSHSUM_POSTGRES_DSN": "from a Secret: asyncpg refuses files of passwords that a group may read",
     "most processes": "a limit of the kubelet (podPidsLimit), which a Pod cannot set",
     "open files": "a limit of the container runtime, which a Pod cannot set; the service bounds its connections by it",
     "size of logs": "a limit of the kubelet (containerLogMaxSize)",
@@ -356,8 +356,8 @@ def test_the_page_names_objects_and_values_that_there_are() -> None:
     page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
     assert "never run" in page
     deployments = {each["metadata"]["name"] for each in by_default() if each["kind"] == "Deployment"}
-    (scaled,) = (each for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-                 for each in yaml.safe_load_all(block) if isinstance(each, dict) and each.get("kind") == "ScaledObject")  # fmt: skip
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    (scaled,) = (each for each in blocks if each.get("kind") == "ScaledObject")
     assert scaled["spec"]["scaleTargetRef"]["name"] in deployments
     (values,) = re.findall(r"```yaml\n(# values\.yaml\n.*?)```", page, re.DOTALL)
     assert rendered(yaml.safe_load(values))
