@@ -21,6 +21,7 @@ from aggregator.runtime import Backoff, Runtime, TaskSupervisor
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PlanService, PoolWriter
 from aggregator.shuffler.reports_file import KeptPlan, ReportsFile, check_plan
+from hushsum import __version__
 from hushsum.entropy import OsEntropy
 from hushsum.errors import DirectoryError, PlanError
 from hushsum.plan import Plan
@@ -59,14 +60,17 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
     """
     assert config.upstream is not None, "required in this role"
     async with AsyncExitStack() as stack:
+        _journal.info("starting", version=__version__, role=config.role)
         key, entry = key_of(config)
         metrics = Metrics()
         telemetry = ProcessTelemetry(config, runtime, metrics)
         await telemetry.open(stack)
         folder, file = await _opened(config, runtime, stack)
+        _journal.info("reports file opened")
         upstream = Upstream(config.upstream, entry.id, credentials_of(config))
         stack.push_async_callback(upstream.close)
         plan, kept = await plan_of(config.plan, file, upstream.fetch_plan, start_s=config.start_s, runtime=runtime)
+        _journal.info("plan loaded", plan=plan.hex_id[:12], name=plan.name, mode=plan.privacy.mode)
         telemetry.collect(plan, stack)
 
         supervisor = TaskSupervisor(stack, runtime, metrics.retried)
