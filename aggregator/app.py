@@ -395,7 +395,6 @@ async def running(
         BudgetError: The plan does not fit its population's ledger.
     """
     async with AsyncExitStack() as stack:
-        _journal.info("starting", version=__version__, role=config.role, log=config.log, store=config.store)
         folder = None
         if config.data is not None:
             folder = DataDir.open(config.data)
@@ -433,6 +432,7 @@ async def serve(config: Config) -> None:
     Raises:
         HushsumError: It cannot start, or cannot go on.
     """
+    _journal.info("starting", version=__version__, role=config.role)
     check_assertions()
     bound_arenas()
     raise_file_limit()

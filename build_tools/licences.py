@@ -57,9 +57,9 @@ def licence_of(name: str) -> str:
         said = metadata(name)
     except PackageNotFoundError:
         return "unknown"
-    if expression := said.get("License-Expression"):
-        return expression
-    text = (said.get("License") or "").strip()
+    if "License-Expression" in said:
+        return said["License-Expression"]
+    text = said["License"].strip() if "License" in said else ""
     if (meant := _BY_TEXT.get(text, text)) in ALLOWED:
         return meant
     classifiers = [

@@ -1,8 +1,9 @@
 """Log lines and metrics to a collector by OTLP, beside the spans of :mod:`aggregator.observability.tracing`.
 
-Both are what this machine shows anyway: lines of the journal from ``info`` on, which never name a client, and the metrics
-of the registry. For a plan of reports, whose arrival times are erased, the registry has values of whole minutes, so that
-an export tells no more than a scrape, whenever it happens; and no line from ``info`` on is written because a report came.
+Both are what this machine shows anyway: lines of the journal from ``info`` on, which never name a client, and the
+metrics of the registry. For a plan of reports, whose arrival times are erased, the registry has values of whole
+minutes, so that an export tells no more than a scrape, whenever it happens; and no line from ``info`` on is written
+because a report came.
 """
 
 import math
@@ -10,6 +11,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Metric
@@ -23,8 +25,8 @@ from hushsum.plan import Plan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.metrics.export import Metric as OtelMetric
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.resources import Resource
 
 _INTERVAL_S: Final = 60.0
@@ -156,7 +158,7 @@ def _histograms(name: str, samples: Sequence[Sample]) -> Iterator[tuple[Labels, 
         buckets = sorted((float(each.labels["le"]), each.value) for each in alike if each.name == f"{name}_bucket")
         (total,) = (each.value for each in alike if each.name == f"{name}_sum")
         below = [0.0, *(value for _, value in buckets)]
-        counts = [round(after - before) for before, after in zip(below, below[1:], strict=False)]
+        counts = [round(after - before) for before, after in pairwise(below)]
         yield labels, round(below[-1]), total, counts, [bound for bound, _ in buckets if bound < math.inf]
 
 

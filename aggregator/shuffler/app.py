@@ -21,7 +21,6 @@ from aggregator.runtime import Backoff, Runtime, TaskSupervisor
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
 from aggregator.shuffler.intake import Intake, PlanService, PoolWriter
 from aggregator.shuffler.reports_file import KeptPlan, ReportsFile, check_plan
-from hushsum import __version__
 from hushsum.entropy import OsEntropy
 from hushsum.errors import DirectoryError, PlanError
 from hushsum.plan import Plan
@@ -60,17 +59,14 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
     """
     assert config.upstream is not None, "required in this role"
     async with AsyncExitStack() as stack:
-        _journal.info("starting", version=__version__, role=config.role)
         key, entry = key_of(config)
         metrics = Metrics()
         telemetry = ProcessTelemetry(config, runtime, metrics)
         await telemetry.open(stack)
         folder, file = await _opened(config, runtime, stack)
-        _journal.info("reports file opened")
         upstream = Upstream(config.upstream, entry.id, credentials_of(config))
         stack.push_async_callback(upstream.close)
         plan, kept = await plan_of(config.plan, file, upstream.fetch_plan, start_s=config.start_s, runtime=runtime)
-        _journal.info("plan loaded", plan=plan.hex_id[:12], name=plan.name, mode=plan.privacy.mode)
         telemetry.collect(plan, stack)
 
         supervisor = TaskSupervisor(stack, runtime, metrics.retried)
@@ -161,6 +157,7 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
     folder = open_folder(config, stack)
     file = await ReportsFile.open(folder.path / FILE, runtime, OsEntropy())
     stack.push_async_callback(file.close)
+    _journal.info("reports file opened")
     return folder, file
 
 
@@ -204,6 +201,7 @@ async def plan_of(
     check_plan(plan)
     if is_new:
         await file.keep_plan(kept)
+    _journal.info("plan loaded", plan=plan.hex_id[:12], name=plan.name, mode=plan.privacy.mode)
     return plan, kept
 
 
