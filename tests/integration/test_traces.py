@@ -120,6 +120,7 @@ async def test_a_process_sends_spans_lines_and_metrics_and_what_is_left_before_i
             await until(collector.has_commit)
             await client.seal()
             await client.release()
+        await process.said("starting")
         assert await process.stop() == 0
 
     assert {"commit", "checkpoint", "seal", "outcome", "draw", "publish", "forget"} <= collector.names
