@@ -23,6 +23,7 @@ ALLOWED: Final = frozenset({
 #: What is not in a package's metadata, or not as it is meant; and packages that this platform does not install.
 STATED: Final = {
     "atheris": "Apache-2.0",  # its repository's LICENSE
+    "axe-playwright-python": "MIT",  # its wheel's LICENSE
     "colorama": "BSD-3-Clause",  # on Windows alone
     "docutils": "CC0-1.0 AND BSD-2-Clause",  # of its code; the GPL is of an editor's mode, which the wheel leaves out
 }

@@ -136,7 +136,7 @@ def _converted(metric: Metric, start_ns: int, now_ns: int) -> "OtelMetric | None
                     counts,
                     bounds,
                     min=None,  # type: ignore[arg-type]  # not known: left out of the message
-                    max=None,  # type: ignore[arg-type]  # the same
+                    max=None,  # type: ignore[arg-type]  # not known: left out of the message
                 )
                 for labels, count, total, counts, bounds in _histograms(metric.name, samples)
             ],

@@ -91,10 +91,12 @@ class Figures(metrics_service_pb2_grpc.MetricsServiceServicer):
 @asynccontextmanager
 async def collecting() -> AsyncIterator[tuple[Collector, str]]:
     collector, server = Collector(), grpc.aio.server()
-    # Their stubs are generated without types.
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]  # so
-    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(collector.lines, server)  # type: ignore[no-untyped-call]  # so
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(collector.figures, server)  # type: ignore[no-untyped-call]  # so
+    for add_to, taker in (
+        (trace_service_pb2_grpc.add_TraceServiceServicer_to_server, collector),
+        (logs_service_pb2_grpc.add_LogsServiceServicer_to_server, collector.lines),
+        (metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server, collector.figures),
+    ):
+        add_to(taker, server)  # type: ignore[no-untyped-call]  # its stubs are generated without types
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
