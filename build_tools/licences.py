@@ -26,6 +26,7 @@ STATED: Final = {
     "axe-playwright-python": "MIT",  # its wheel's LICENSE
     "colorama": "BSD-3-Clause",  # on Windows alone
     "docutils": "CC0-1.0 AND BSD-2-Clause",  # of its code; the GPL is of an editor's mode, which the wheel leaves out
+    "httpx2-jsfetch": "BSD-3-Clause",  # in browsers alone
 }
 
 _BY_CLASSIFIER: Final = {

@@ -17,7 +17,7 @@ import pytest
 from build_tools import licences, release_check
 from build_tools.licences import LOCK, ROOT, is_allowed, listed, locked
 
-SHIPPED = ("hushsum", "hushsum_cli", "edge_client", "aggregator", "hushsum_simulator")
+SHIPPED = ("hushsum", "hushsum_cli", "hushsum_page", "edge_client", "aggregator", "hushsum_simulator")
 OURS = (*SHIPPED, "hushsum_proto")
 IMPORTED = re.compile(r"^\s*(?:from|import) ([a-zA-Z_][\w.]*)", re.MULTILINE)
 NOWHERE = "http://127.0.0.1:1"  # no proxy listens there
@@ -81,6 +81,7 @@ def test_no_licence_is_stated_for_a_package_that_is_not_locked() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- bill of materials
+@pytest.mark.long
 def test_the_bill_of_materials_has_every_package_of_the_image_and_the_same_bytes_each_time(tmp_path: Path) -> None:
     (_, command, _) = recipe("sbom")
     written = []
@@ -110,6 +111,7 @@ def test_an_audit_that_reaches_no_index_fails_and_does_not_say_that_all_is_well(
 
 
 # -------------------------------------------------------------------------------------------------------- the release
+@pytest.mark.long
 def test_wheel_and_sdist_have_the_same_bytes_wherever_and_whenever_they_are_built(tmp_path: Path) -> None:
     files = release_check.built_twice(tmp_path)
     assert sorted(Path(name).suffix for name in files) == [".gz", ".whl"]
