@@ -33,12 +33,12 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker promtool browser demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs
+.PHONY: help setup broker promtool browser helm demo test test-long test-python test-pythons fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean bench-edge bench-fleet paper-tables docs sbom audit-dependencies licences release-check
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.14); ARGS='...' is passed on (demo, test, bench, bench-accuracy, paper-tables, bench-service, bench-secure, bench-local, bench-edge, bench-fleet, docs, lock)."
 
@@ -54,10 +54,13 @@ promtool: setup ## fetch the promtool that tests of alerts run into .cache, once
 browser: ## install Chromium, in which tests look at the web page; does nothing where it is installed
 	@sh build_tools/browser.sh
 
+helm: setup ## build the helm that tests render the chart with into .cache, once (Go)
+	@$(PY) build_tools/helm.py
+
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker promtool browser ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
+test: setup broker promtool browser helm ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
 	@$(IN_MEMORY) $(PY) -m pytest $(SIDE_BY_SIDE) $(KEPT) --durations=20 $(ARGS)
 
 test-long: setup broker promtool browser ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)
@@ -153,6 +156,21 @@ lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
 	@{ echo "# What builds the project's wheel, and is not in the image. Made by: make lock"; \
 	   grep -v '^#' $(VENV)/build.lock; } >compose/build.lock
 	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages, $$(grep -c '^[a-z]' compose/requirements.lock) in the image; run make setup"
+
+sbom: setup ## list the packages of the image as a CycloneDX document, in build/hushsum.cdx.json
+	@mkdir -p build
+	@$(PY) -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	    --output-file build/hushsum.cdx.json compose/requirements.lock
+	@echo "sbom: build/hushsum.cdx.json"
+
+audit-dependencies: setup ## compare the lock with known vulnerabilities; needs a network, and fails without
+	@$(PY) -m pip_audit --strict --progress-spinner off --disable-pip --require-hashes --requirement requirements.lock
+
+licences: setup ## list the licences of the packages of the lock; one that is not allowed fails
+	@$(PY) build_tools/licences.py
+
+release-check: setup ## build wheel and sdist twice to the same bytes, install in a fresh environment, run the demo
+	@$(PY) build_tools/release_check.py $(ARGS)
 
 clean: ## delete caches and what was built (the environment stays: rm -r .venv deletes it)
 	@rm -rf build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

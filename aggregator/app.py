@@ -50,6 +50,7 @@ from aggregator.store.store import Store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings
+from hushsum import __version__
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.signing import Directory
@@ -129,6 +130,7 @@ class Service:
         config, role, runtime = self.config, self.process_role, self.runtime
         supervisor = self._supervisor = TaskSupervisor(stack, runtime, self.metrics.retried)
         await runtime.blocking(warm_up)
+        _journal.info("loops loaded")
         folds = await self._folds(backends)
         # Where the folds are here, the start itself waits for them.
         staleness = StalenessGuard(self.log.partitions) if role.collects and not role.alone else None
@@ -200,6 +202,7 @@ class Service:
             self._supervisor.watch("membership", membership.ended)
         if alone:
             await self.workers.caught_up()  # everything in the log is known before any caller gets an answer
+        _journal.info("folds started", caught_up=alone)
 
     async def _window_tracker(self, staleness: StalenessGuard | None) -> WindowTracker:
         first_window = await self.store.first_window(self.plan.id)
@@ -210,6 +213,7 @@ class Service:
         if self.process_role.opens:
             await tracker.load()
             await tracker.open_accepted()
+            _journal.info("windows loaded")
             self._supervisor.forever("window tracker", tracker.run)
         return tracker
 
@@ -321,6 +325,7 @@ class Service:
         self._supervisor.watch("releaser", leadership.ended)
         if self.process_role.alone:
             await leadership.led()  # what a crash left half done is finished before any caller gets an answer
+        _journal.info("releaser started", manual=self.config.manual)
 
     async def _start_followers(self, backends: Backends) -> None:
         """What reads releases once they are published: releasing never waits for it."""
@@ -345,6 +350,7 @@ class Service:
         if folder is not None:
             probe.looks = (ReplacedFileCheck((folder.log, folder.store), runtime).look,)
         await probe.look()
+        _journal.info("log and store probed")
         self._supervisor.forever("dependency probe", probe.run)
         if self.config.metrics_listen:
             figures = StoreMetrics(self.metrics.registry)
@@ -398,13 +404,16 @@ async def running(
         await telemetry.open(stack)
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()
+        _journal.info("store opened", store=config.store)
         assert config.plan is not None, "required in every role but the shuffler's"
         plan = await plan_of(config.plan, store)
         check_size(plan, config.counters_max)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
         if (signed := signature_of(config.plan, plan)) is not None:
             await store.keep_plan_signature(signed)
+        _journal.info("plan registered", plan=plan.hex_id[:12], name=plan.name, mode=plan.privacy.mode)
         log = await backends.log(plan)
+        _journal.info("log opened", log=config.log, partitions=log.partitions)
         telemetry.collect(plan, stack)
         service = Service(config, plan, wrap_log(log), store, runtime, telemetry)
         await service.run(stack, backends, folder)
@@ -423,6 +432,7 @@ async def serve(config: Config) -> None:
     Raises:
         HushsumError: It cannot start, or cannot go on.
     """
+    _journal.info("starting", version=__version__, role=config.role)
     check_assertions()
     bound_arenas()
     raise_file_limit()

@@ -4,6 +4,7 @@ The data folder and its lock alone are made where they do not exist, and it is l
 service its folder and its ports are in use, which is an answer too.
 """
 
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final, TypeVar
@@ -17,7 +18,7 @@ from aggregator.data_dir import DataDir
 from aggregator.errors import AggregatorError
 from aggregator.observability.http import HttpPage, metrics_page
 from aggregator.observability.metrics import Metrics
-from aggregator.observability.tracing import otlp_tracer
+from aggregator.observability.otlp import otlp_exports
 from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
 from aggregator.process import check_assertions, check_memory, raise_file_limit
 from aggregator.runtime import Runtime
@@ -163,7 +164,9 @@ class _Check:
         page_listener(self._config, self._runtime.monotonic).close()
 
     async def _traces(self, plan: Plan) -> None:
-        await self._runtime.blocking(otlp_tracer(plan, self._config.role).close, 0.0)
+        registry, clock = self._metrics.registry, self._runtime.now_ms
+        for export in otlp_exports(plan, self._config.role, registry, clock, os.environ):
+            await self._runtime.blocking(export.close, 0.0)
 
     async def _folder(self) -> DataDir:
         folder = DataDir.open(self._config.folder, changes=False)

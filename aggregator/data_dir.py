@@ -295,11 +295,11 @@ def _digest(path: Path, stamp: _Stamp | None) -> bytes:
         return b""
 
 
-def bytes_and_mode(path: Path, bytes_max: int) -> tuple[bytes, int]:
-    """A file's bytes (of a larger file, ``bytes_max + 1`` of them), and the permission bits that it had then.
+def bytes_and_stat(path: Path, bytes_max: int) -> tuple[bytes, os.stat_result]:
+    """A file's bytes (of a larger file, ``bytes_max + 1`` of them), and the owner and permissions that it had then.
 
     Raises:
         OSError: It cannot be read.
     """
     with path.open("rb") as file:
-        return file.read(bytes_max + 1), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        return file.read(bytes_max + 1), os.fstat(file.fileno())

@@ -8,6 +8,7 @@ name), so only its type and its traceback are written. The same goes for what li
 import logging
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Final, TextIO
 
 import structlog
@@ -54,6 +55,27 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
         library = logging.getLogger(name)
         library.propagate = False
         library.handlers = [_OfLibrary()]
+
+
+def copy_lines(to: Callable[[Mapping[str, object]], None]) -> Callable[[], None]:
+    """Hands each line from ``info`` on to ``to`` as well; what is returned ends that.
+
+    Debug lines stay on this machine: some are written because a client sent something.
+    """
+
+    def copied(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        if event["level"] != "debug":
+            to(event)
+        return event
+
+    *before, render = structlog.get_config()["processors"]
+    structlog.configure(processors=[*before, copied, render])
+
+    def end() -> None:
+        now = structlog.get_config()["processors"]
+        structlog.configure(processors=[each for each in now if each is not copied])
+
+    return end
 
 
 def describe_error(error: BaseException) -> str:

@@ -6,13 +6,14 @@ catalog of the gRPC service, on the service's event loop: there is no second pat
 
 import asyncio
 import ssl
+import stat
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from aggregator.auth.tokens import TokenFile
 from aggregator.config import Config, host_and_port, is_loopback
-from aggregator.data_dir import OTHERS, ReloadedFiles, bytes_and_mode
+from aggregator.data_dir import ReloadedFiles, bytes_and_stat
 from aggregator.errors import ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
@@ -20,6 +21,7 @@ from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.runtime import Runtime
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
+from hushsum.signing import accessible_to_others
 from hushsum_page.app import page_app
 from hushsum_page.library import Library, warm_up
 from hushsum_page.server import BoundedListener, PageServer
@@ -197,12 +199,13 @@ def proxy_of(config: Config) -> ProxySignOn | None:
         return None
     path = config.page_proxy_secret
     try:
-        data, mode = bytes_and_mode(path, _SECRET_BYTES_MAX)
+        data, found = bytes_and_stat(path, _SECRET_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"page_proxy_secret: {path}: {error.strerror}") from error
-    if mode & OTHERS:
+    if accessible_to_others(found):
         raise ConfigError(
-            f"page_proxy_secret: {path}: mode {mode:03o}, the secret is accessible to other users: chmod 600 {path}"
+            f"page_proxy_secret: {path}: mode {stat.S_IMODE(found.st_mode):03o}, the secret is accessible to other "
+            f"users: chmod 600 {path}"
         )
     secret = data.decode("ascii", errors="replace").strip()
     if not (secret.isascii() and secret.isprintable() and len(secret) >= _SECRET_LETTERS_MIN):

@@ -113,6 +113,17 @@ class VerifyKey:
         return f"VerifyKey({self.hex})"
 
 
+def accessible_to_others(found: os.stat_result) -> bool:
+    """Whether users other than its owner may access the file of a private key.
+
+    One of root's that its group may read, and others may not access, is private, as PostgreSQL has it: orchestrators
+    and systemd hand secrets to an ordinary user so. For root itself it is not.
+    """
+    if found.st_mode & (stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO):
+        return True
+    return bool(found.st_mode & stat.S_IRGRP) and not (found.st_uid == 0 and os.geteuid() != 0)
+
+
 class SigningKey:
     """A private key. Whoever learns it can sign as its owner.
 
@@ -168,13 +179,15 @@ class SigningKey:
         """
         try:
             with Path(path).open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = b"" if mode & (stat.S_IRWXG | stat.S_IRWXO) else file.read(_FILE_BYTES_MAX)
+                found = os.fstat(file.fileno())
+                is_refused = accessible_to_others(found)
+                data = b"" if is_refused else file.read(_FILE_BYTES_MAX)
         except OSError as error:
             raise KeyFileError(f"{path}: {error.strerror}") from error
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        if is_refused:
             raise KeyFileError(
-                f"{path}: mode {mode:03o}, the private key is accessible to other users: chmod 600 {path}"
+                f"{path}: mode {stat.S_IMODE(found.st_mode):03o}, the private key is accessible to other users: "
+                f"chmod 600 {path}"
             )
         try:
             return cls.from_pem(data)

@@ -154,7 +154,10 @@ class _Grouped(click.Command):
 )
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="Log format.  [default: console]")
 @click.option(
-    "--traces", is_flag=True, default=None, help="Export OpenTelemetry traces; configured by OTEL_* variables."
+    "--traces",
+    is_flag=True,
+    default=None,
+    help="Export spans, log lines and metrics by OpenTelemetry; configured by OTEL_* variables.",
 )
 @click.option("--check", is_flag=True, help="Check files, keys, ports, brokers, database and plan; start nothing.")
 def serve(*, config_file: Path | None, log_kind: str | None, check: bool, **settings: object) -> None:

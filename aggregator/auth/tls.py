@@ -1,5 +1,6 @@
 """The TLS certificates of the gRPC server, and the authority of its clients: read again when the files change."""
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -7,9 +8,10 @@ from typing import Final
 import grpc
 
 from aggregator.config import Config
-from aggregator.data_dir import OTHERS, ReloadedFiles, bytes_and_mode
+from aggregator.data_dir import ReloadedFiles, bytes_and_stat
 from aggregator.errors import ConfigError
 from aggregator.logs import journal
+from hushsum.signing import accessible_to_others
 from hushsum_proto.certificates import certificates_in, check_pair
 from hushsum_proto.errors import CredentialsError
 
@@ -67,12 +69,13 @@ def _log_failure(why: str) -> None:
 
 def _read(setting: str, path: Path, *, private: bool = False) -> bytes:
     try:
-        data, mode = bytes_and_mode(path, _FILE_BYTES_MAX)
+        data, found = bytes_and_stat(path, _FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror}") from error
-    if private and mode & OTHERS:
+    if private and accessible_to_others(found):
         raise ConfigError(
-            f"{setting}: {path}: mode {mode:03o}, the private key is accessible to other users: chmod 600 {path}"
+            f"{setting}: {path}: mode {stat.S_IMODE(found.st_mode):03o}, the private key is accessible to other users: "
+            f"chmod 600 {path}"
         )
     if len(data) > _FILE_BYTES_MAX:
         raise ConfigError(f"{setting}: {path}: larger than {_FILE_BYTES_MAX} bytes, expected certificates in PEM")

@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from aggregator.data_dir import FILE_MODE, OTHERS, ReloadedFiles, bytes_and_mode
+from aggregator.data_dir import FILE_MODE, OTHERS, ReloadedFiles, bytes_and_stat
 from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
@@ -227,7 +227,8 @@ def read_trusted_table(path: Path) -> TokenTable:
         OSError: It cannot be read.
         TokenTableError: Others may write it, or it holds no table.
     """
-    data, mode = bytes_and_mode(path, TABLE_BYTES_MAX)
+    data, found = bytes_and_stat(path, TABLE_BYTES_MAX)
+    mode = stat.S_IMODE(found.st_mode)
     if mode & _WRITABLE:
         raise TokenTableError(f"mode {mode:03o}, the token file is writable by other users: chmod go-w {path}")
     return TokenTable.from_bytes(data)
@@ -241,7 +242,7 @@ def read_table(path: Path) -> TokenTable:
         TokenTableError: It holds no table.
     """
     try:
-        return TokenTable.from_bytes(bytes_and_mode(path, TABLE_BYTES_MAX)[0])
+        return TokenTable.from_bytes(bytes_and_stat(path, TABLE_BYTES_MAX)[0])
     except FileNotFoundError:
         return TokenTable()
     except TokenTableError as error:

@@ -4,6 +4,7 @@ The pages answer from threads of their own, so that a hanging event loop is noti
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from email.message import Message
@@ -21,7 +22,8 @@ from aggregator.logs import journal
 from aggregator.observability.host import HostMetrics, HostMetricsCollector
 from aggregator.observability.http import HttpPage, Reply, metrics_page
 from aggregator.observability.metrics import Metrics, until_step_s
-from aggregator.observability.tracing import otlp_tracer
+from aggregator.observability.otlp import otlp_exports
+from aggregator.observability.tracing import OtelTracer
 from aggregator.runtime import Runtime, within
 from aggregator.staleness_guard import StalenessGuard
 from aggregator.store.store import Store
@@ -76,7 +78,7 @@ class ProcessTelemetry:
         self._keep(stack, "heartbeat", self._health.beat)
 
     def collect(self, plan: Plan, stack: AsyncExitStack) -> None:
-        """Shows the plan, and begins to trace where that is configured.
+        """Shows the plan, and begins to send spans, log lines and metrics where that is configured.
 
         For a plan of reports, whose arrival times are erased, metrics are shown as of whole minutes.
 
@@ -88,9 +90,11 @@ class ProcessTelemetry:
             self.metrics.registry.hold()  # before the first report
             self._keep(stack, "metrics", self._step)
         if self._config.traces and self.tracer is NO_TRACES:
-            tracer = otlp_tracer(plan, self._config.role)
-            stack.push_async_callback(self._runtime.blocking, tracer.close, self._config.stop_s)
-            self.tracer = tracer
+            registry, clock = self.metrics.registry, self._runtime.now_ms
+            for export in otlp_exports(plan, self._config.role, registry, clock, os.environ):
+                stack.push_async_callback(self._runtime.blocking, export.close, self._config.stop_s)
+                if isinstance(export, OtelTracer):
+                    self.tracer = export
 
     def attend(self, server: HealthReporting, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
         """From now on the server's health service says what the pages say; the server need not answer yet.

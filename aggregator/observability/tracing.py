@@ -8,7 +8,7 @@ An error has its type and no text: a text may quote a client's data.
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +20,12 @@ from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as OtelSpan
 
-_PREFIX: Final = "hushsum."
+PREFIX: Final = "hushsum."  # of attributes
+_SIGNALS: Final = ("traces", "logs", "metrics")
 
 _journal = journal("traces")
 
@@ -61,10 +63,7 @@ class OtelTracer:
 
     def close(self, seconds: float) -> None:
         """Sends what is left, for so long at most; blocks. Later spans are dropped."""
-        # A daemon thread: a collector that does not answer keeps no process from ending.
-        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
-        closing.start()
-        closing.join(seconds)
+        close_within(seconds, self._provider.shutdown, "traces")
 
 
 class _Open:
@@ -78,6 +77,36 @@ class _Open:
         self._span.add_event(name, _named(attributes))
 
 
+def close_within(seconds: float, shutdown: Callable[[], None], name: str) -> None:
+    """Closes an export, for so long at most; blocks."""
+    # A daemon thread: a collector that does not answer keeps no process from ending.
+    closing = threading.Thread(target=shutdown, name=name, daemon=True)
+    closing.start()
+    closing.join(seconds)
+
+
+def sent_signals(environment: Mapping[str, str]) -> frozenset[str]:
+    """Which of traces, logs and metrics are sent: all, without those whose ``OTEL_*_EXPORTER`` is ``none``.
+
+    Raises:
+        ConfigError: One is neither ``otlp`` nor ``none``.
+    """
+    chosen = {signal: environment.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp" for signal in _SIGNALS}
+    for signal, exporter in chosen.items():
+        if exporter not in {"otlp", "none"}:
+            raise ConfigError(f"traces: OTEL_{signal.upper()}_EXPORTER: expected otlp or none, got {exporter!r}")
+    return frozenset(signal for signal, exporter in chosen.items() if exporter == "otlp")
+
+
+def resource_of(plan: Plan, role: str) -> "Resource":
+    """What a process says of itself; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` of the environment win."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    own = {"service.name": "hushsum", "service.version": hushsum.__version__, "hushsum.role": role}
+    of_plan = {"hushsum.plan": plan.hex_id, "hushsum.plan_name": plan.name}
+    return Resource.create({**own, **of_plan, **OTELResourceDetector().detect().attributes})
+
+
 def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
     """A tracer to the collector that the environment names by its standard variables (``OTEL_*``).
 
@@ -86,17 +115,13 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
     _quieten()
-    own = {"service.name": "hushsum", "service.version": hushsum.__version__, "hushsum.role": role}
-    of_plan = {"hushsum.plan": plan.hex_id, "hushsum.plan_name": plan.name}
     try:
-        named = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
-        provider = TracerProvider(resource=Resource.create({**own, **of_plan, **named}), shutdown_on_exit=False)
+        provider = TracerProvider(resource=resource_of(plan, role), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except Exception as error:
         raise ConfigError(f"traces: invalid OTEL_* environment variables: {error}") from error
@@ -104,7 +129,7 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
 
 
 def _named(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
-    return {_PREFIX + name: value for name, value in attributes.items()}
+    return {PREFIX + name: value for name, value in attributes.items()}
 
 
 class _ToJournal(logging.Handler):
@@ -115,7 +140,7 @@ class _ToJournal(logging.Handler):
         self._is_logged = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        (_journal.debug if self._is_logged else _journal.warning)("spans are lost", why=record.getMessage())
+        (_journal.debug if self._is_logged else _journal.warning)("telemetry is lost", why=record.getMessage())
         self._is_logged = True
 
 

@@ -157,6 +157,7 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
     folder = open_folder(config, stack)
     file = await ReportsFile.open(folder.path / FILE, runtime, OsEntropy())
     stack.push_async_callback(file.close)
+    _journal.info("reports file opened")
     return folder, file
 
 
@@ -200,6 +201,7 @@ async def plan_of(
     check_plan(plan)
     if is_new:
         await file.keep_plan(kept)
+    _journal.info("plan loaded", plan=plan.hex_id[:12], name=plan.name, mode=plan.privacy.mode)
     return plan, kept
 
 

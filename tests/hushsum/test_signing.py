@@ -1,6 +1,7 @@
 """Ed25519 over labelled parts, and the files of private keys."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,32 @@ def test_a_key_that_others_may_use_is_refused_with_what_to_do(tmp_path: Path, mo
         KeyFileError, match=rf"mode {mode:o}, the private key is accessible to other users: chmod 600 .*key\.pem"
     ):
         SigningKey.load(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(
+    ("owner", "mode", "is_read"),
+    ((0, 0o440, True), (0, 0o640, True), (0, 0o444, False), (0, 0o460, False), (9, 0o440, False)),
+)
+def test_a_key_of_root_that_the_users_group_may_read_is_used(owner: int, mode: int, is_read: bool) -> None:
+    """As an orchestrator mounts a secret: an ordinary user owns no file there."""
+    with tempfile.TemporaryDirectory() as folder:  # one that another user reaches
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "key.pem"
+        KEY.save(path)
+        os.chown(path, owner, 12345)
+        path.chmod(mode)
+        os.setegid(12345)
+        os.seteuid(12345)
+        try:
+            if is_read:
+                assert SigningKey.load(path).verify_key == KEY.verify_key
+            else:
+                with pytest.raises(KeyFileError, match="accessible to other users"):
+                    SigningKey.load(path)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
 
 
 def test_a_file_that_holds_no_such_key_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Spans of a real process on their way to a collector that speaks OTLP."""
+"""Spans, log lines and metrics of a real process on their way to a collector that speaks OTLP."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,7 +6,11 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from aggregator.runtime import SystemRuntime
@@ -25,10 +29,13 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
     Attributes:
         came: What processes sent, with who they say they are.
+        lines: Takes log lines beside them.
+        figures: Takes metrics beside them.
     """
 
     def __init__(self) -> None:
         self.came: list[trace_pb2.ResourceSpans] = []
+        self.lines, self.figures = Lines(), Figures()
 
     async def Export(  # noqa: N802  the protocol's name
         self, request: trace_service_pb2.ExportTraceServiceRequest, context: object
@@ -48,11 +55,48 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return {each.key: each.value.string_value for each in self.came[0].resource.attributes}
 
 
+class Lines(logs_service_pb2_grpc.LogsServiceServicer):
+    """Takes log lines."""
+
+    def __init__(self) -> None:
+        self.came: list[logs_pb2.ResourceLogs] = []
+
+    async def Export(  # noqa: N802  the protocol's name
+        self, request: logs_service_pb2.ExportLogsServiceRequest, context: object
+    ) -> logs_service_pb2.ExportLogsServiceResponse:
+        self.came += request.resource_logs
+        return logs_service_pb2.ExportLogsServiceResponse()
+
+    @property
+    def texts(self) -> list[str]:
+        return [each.body.string_value for came in self.came for scope in came.scope_logs for each in scope.log_records]
+
+
+class Figures(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Takes metrics."""
+
+    def __init__(self) -> None:
+        self.came: list[metrics_pb2.ResourceMetrics] = []
+
+    async def Export(  # noqa: N802  the protocol's name
+        self, request: metrics_service_pb2.ExportMetricsServiceRequest, context: object
+    ) -> metrics_service_pb2.ExportMetricsServiceResponse:
+        self.came += request.resource_metrics
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+    def last(self) -> dict[str, metrics_pb2.Metric]:
+        return {each.name: each for scope in self.came[-1].scope_metrics for each in scope.metrics}
+
+
 @asynccontextmanager
 async def collecting() -> AsyncIterator[tuple[Collector, str]]:
     collector, server = Collector(), grpc.aio.server()
-    add_to = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
-    add_to(collector, server)  # type: ignore[no-untyped-call]  # its stubs are generated without types
+    for add_to, taker in (
+        (trace_service_pb2_grpc.add_TraceServiceServicer_to_server, collector),
+        (logs_service_pb2_grpc.add_LogsServiceServicer_to_server, collector.lines),
+        (metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server, collector.figures),
+    ):
+        add_to(taker, server)  # type: ignore[no-untyped-call]  # its stubs are generated without types
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -61,7 +105,7 @@ async def collecting() -> AsyncIterator[tuple[Collector, str]]:
         await server.stop(None)
 
 
-async def test_a_process_sends_its_spans_and_those_that_are_left_before_it_ends(
+async def test_a_process_sends_spans_lines_and_metrics_and_what_is_left_before_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = tmp_path / "plan.json"
@@ -78,6 +122,7 @@ async def test_a_process_sends_its_spans_and_those_that_are_left_before_it_ends(
             await until(collector.has_commit)
             await client.seal()
             await client.release()
+        await process.said("starting")
         assert await process.stop() == 0
 
     assert {"commit", "checkpoint", "seal", "outcome", "draw", "publish", "forget"} <= collector.names
@@ -85,4 +130,16 @@ async def test_a_process_sends_its_spans_and_those_that_are_left_before_it_ends(
     assert said["service.name"] == "sums of ward 7"
     assert said["hushsum.plan"] == PLAN.hex_id
     assert said["hushsum.role"] == "all"
-    assert NAME not in str(collector.came)
+    texts = collector.lines.texts
+    assert {"folds started", "listening", "released", "stopping"} <= set(texts)
+    figures = collector.figures.last()
+    (outcomes,) = figures["hushsum_outcomes"].sum.data_points
+    assert outcomes.as_double == 1
+    folded = figures["hushsum_folded"].sum.data_points
+    assert sum(each.as_double for each in folded) >= 1
+    (groups,) = figures["hushsum_group_entries"].histogram.data_points
+    assert (groups.count, groups.HasField("min")) == (1, False)
+    for came in (collector.came, collector.lines.came, collector.figures.came):
+        assert NAME not in str(came)
+        who = {each.key: each.value.string_value for each in came[0].resource.attributes}
+        assert (who["service.name"], who["hushsum.role"]) == ("sums of ward 7", "all")
