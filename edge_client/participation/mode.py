@@ -75,8 +75,8 @@ class ClientContext:
             unanswered=await runtime.blocking(self.spool.unanswered),
             entropy=self.retry.entropy,
             batches=batches,
-            sends_early=sends_early,
         )
+        session.sends_early = sends_early
         return SessionDriver(
             session,
             spool=self.spool,

@@ -285,15 +285,11 @@ class SessionDriver:
                 connection = self._connection = _Connection(effect.connection, self._transport.connect())
                 connection.tasks.append(self.tasks.spawn(self._run(connection), "connection"))
             case Open():
-                connection = self._current
-                connection.wire.open(unary=effect.unary)
-                connection.tasks.append(self.tasks.spawn(self._send(connection), "sender"))
+                self._open(self._current, unary=effect.unary)
             case Send():
                 self._send_bound(self._current, effect.sequences)
             case Close():
-                self._current.cancel()
-                if effect.is_idle:
-                    self._tell_of_rest()
+                self._close(self._current, is_idle=effect.is_idle)
             case Settle():
                 self._settle(effect)
             case SetTimer():
@@ -405,10 +401,16 @@ class SessionDriver:
         kind = EventKind.DISCONNECTED
         self._on_event(StatusEvent(kind, loss.detail, attempt=attempt, next_attempt_ms=next_ms))
 
-    def _tell_of_rest(self) -> None:
-        detail = "nothing to send: it connects again with the next delta"
-        _LOG.info("%s: connection closed (%s)", self._transport, detail)
-        self._on_event(StatusEvent(EventKind.DISCONNECTED, detail))
+    def _open(self, connection: _Connection, *, unary: bool) -> None:
+        connection.wire.open(unary=unary)
+        connection.tasks.append(self.tasks.spawn(self._send(connection), "sender"))
+
+    def _close(self, connection: _Connection, *, is_idle: bool) -> None:
+        connection.cancel()
+        if is_idle:
+            detail = "nothing to send: it connects again with the next delta"
+            _LOG.info("%s: connection closed (%s)", self._transport, detail)
+            self._on_event(StatusEvent(EventKind.DISCONNECTED, detail))
 
     async def _hear(self, connection: _Connection) -> None:
         async with aclosing(connection.wire.answers()) as answers:

@@ -339,8 +339,10 @@ class Session:
             move to later windows, a delta whose window has not begun is held until then.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
-        sends_early: Whether the first deltas go with a Hello. They need their windows, and a plan under which their
-            order among other messages means nothing.
+
+    Attributes:
+        sends_early: Whether the first deltas go with a Hello: set before the first event. They need their windows, and
+            a plan under which their order among other messages means nothing.
     """
 
     def __init__(
@@ -353,10 +355,10 @@ class Session:
         unanswered: Iterable[int],
         entropy: Entropy,
         batches: Mapping[int, int] | None = None,
-        sends_early: bool = False,
     ) -> None:
         self.plan_id = plan_id
         self.state = State.IDLE
+        self.sends_early = False
         self.send_window = SendWindow(unanswered)
         self.last_loss: Disconnect | None = None
         self._config = config
@@ -370,7 +372,6 @@ class Session:
         self._never_connected = True  # it connects even with nothing to send: a wrong plan is reported early
         self._in_flight_max = config.in_flight_max
         self._unary = config.unary
-        self._early_max = min(EARLY_MAX, config.in_flight_max) if sends_early else 0
         self._is_opened = False  # this connection takes deltas
         self._idle_since: float | None = None  # open, and nothing unanswered
         self._silent_streams = 0
@@ -562,9 +563,9 @@ class Session:
 
         A service that refuses the Hello, or a network that lets no stream through, is sent them once.
         """
-        if self._unary or self.failures:
+        if not self.sends_early or self._unary or self.failures:
             return []
-        picked = self.send_window.pick(now, self._early_max)
+        picked = self.send_window.pick(now, min(EARLY_MAX, self._config.in_flight_max))
         if not picked:
             return []
         effects: list[Effect] = [] if self._is_opened else [Open(self._connection, unary=False)]

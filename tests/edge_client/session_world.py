@@ -136,15 +136,16 @@ class World:
         self.session = self.new_session()
 
     def new_session(self) -> Session:
-        return Session(
+        session = Session(
             config=self.config,
             plan_id=PLAN_ID,
             stream=STREAM,
             unanswered=sorted(self.spool),
             entropy=ReplayableEntropy(self.rng.bytes(8)),
             schedule=self.schedule,
-            sends_early=self.sends_early,
         )
+        session.sends_early = self.sends_early
+        return session
 
     # ------------------------------------------------------------------------------------- the shell, in a few lines
 

@@ -115,8 +115,8 @@ class Device:
             schedule=replace(self._plan.window, lateness_ms=10**9),  # no warnings of clocks: they are skewed on purpose
             unanswered=self.spool.unanswered(),
             entropy=entropy,
-            sends_early=True,
         )
+        session.sends_early = True
         transport = SimTransport(self._network, self.process, self.client_id)
         self.uplink = SessionDriver(
             session,

@@ -35,9 +35,7 @@ def opened_world(
 
 @pytest.mark.parametrize("sends_early", [False, True])
 @pytest.mark.parametrize("in_flight_max", [1, 7, 64])
-def test_over_any_wire_every_delta_gets_one_definitive_answer(
-    seed: int, in_flight_max: int, sends_early: bool
-) -> None:
+def test_over_any_wire_every_delta_gets_one_definitive_answer(seed: int, in_flight_max: int, sends_early: bool) -> None:
     resent = lost = early = 0
     for history in range(HISTORIES):
         world = World(np.random.default_rng([seed, history]), in_flight_max, sends_early=sends_early)
