@@ -29,6 +29,7 @@ class Config:
         close_flush_s: How long leaving ``async with`` waits for answers; 0 does not wait.
         call_timeout_s: For one call that is not a stream.
         answer_wait_s: A connection on which no answer came for so long is given up and made anew.
+        idle_s: A connection on which nothing has been unanswered for so long is ended: the next delta makes a new one.
         keepalive_s: A ping after so much silence while a stream is open.
         commits_max: Adds and answers that share one transaction of the spool.
         spool_bytes_max: Bytes that the spool may set aside for what is unanswered; an add beyond it is refused. Each
@@ -47,6 +48,7 @@ class Config:
     close_flush_s: float = 5.0
     call_timeout_s: float = 10.0
     answer_wait_s: float = 60.0
+    idle_s: float = 60.0
     keepalive_s: float = 60.0
     commits_max: int = 512
     spool_bytes_max: int = 2**30
@@ -61,7 +63,8 @@ class Config:
                 raise SettingsError(f"{name}: got {getattr(self, name)!r}, expected at least 1")
         for name in ("backoff_first_s", "backoff_longest_s", "first_contact_s", "call_timeout_s", "answer_wait_s"):
             self._check_seconds(name, above_zero=True)
-        self._check_seconds("keepalive_s", above_zero=True)
+        for name in ("idle_s", "keepalive_s"):
+            self._check_seconds(name, above_zero=True)
         self._check_seconds("close_flush_s", above_zero=False)
 
     def _check_seconds(self, name: str, *, above_zero: bool) -> None:

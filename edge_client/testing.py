@@ -181,7 +181,7 @@ class _MemoryConnection:
         return PlanReply(self._service.plan.bundle, self._service.signed)
 
     def open(self, *, unary: bool) -> None:
-        """There is nothing to open."""
+        """There is nothing to open; a greeting that is refused ends before anything is sent."""
 
     async def send(self, delta: bytes) -> None:
         self._check()

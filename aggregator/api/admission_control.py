@@ -49,6 +49,8 @@ _BESIDE_BYTES_MAX: Final = 4096  # of a message, beside the bytes that it carrie
 class CancellableCall:
     """A call that other tasks can end."""
 
+    __slots__ = ("_replies", "_task", "due_s", "ended", "late", "received_bytes")
+
     def __init__(self) -> None:
         self.ended: AggregatorError | None = None  # why it may not go on; set once
         self.due_s: float | None = None  # when it is ended for being too slow, by the monotonic clock
@@ -141,11 +143,18 @@ class OpenCalls:
         if call in self._calls:
             yield
             return
-        self._calls[call] = None
+        self.hold(call)
         try:
             yield
         finally:
-            self._calls.pop(call, None)
+            self.release(call)
+
+    def hold(self, call: CancellableCall) -> None:
+        """Registers a call until :meth:`release`, or until it is ended."""
+        self._calls[call] = None
+
+    def release(self, call: CancellableCall) -> None:
+        self._calls.pop(call, None)
 
     def within(self, seconds: float, call: CancellableCall, late: Callable[[], AggregatorError]) -> None:
         """Ends the call in about so many seconds, unless its deadline is set again."""

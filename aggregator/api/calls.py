@@ -7,8 +7,9 @@ headers. So a caller that is not admitted is refused before anything that it sen
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from operator import methodcaller
+from types import TracebackType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -20,6 +21,7 @@ from aggregator.api.admission_control import (
     CancellableCall,
     Context,
     Malformed,
+    OpenCalls,
     RequestAdmission,
     reader,
 )
@@ -100,15 +102,15 @@ class ErrorMapper:
         self._for_operator = for_operator
         self._guard = guard
 
-    @asynccontextmanager
-    async def of(self, context: Context) -> AsyncIterator[None]:
+    def of(self, context: Context) -> "_MappedErrors":
         """Around a method: whatever it raises ends its call; the only place where an error becomes a status."""
-        try:
-            yield
-        except asyncio.CancelledError:  # its caller has reset the call
+        return _MappedErrors(self, context)
+
+    async def end(self, context: Context, error: BaseException | None) -> None:
+        """Ends a call with the status of what its method has raised, if it has."""
+        if isinstance(error, asyncio.CancelledError):  # its caller has reset the call
             self._failed(context)
-            raise
-        except Exception as error:  # noqa: BLE001  every error ends its call
+        elif isinstance(error, Exception):
             await self._abort(context, error)
 
     async def _abort(self, context: Context, error: Exception) -> NoReturn:
@@ -143,6 +145,24 @@ class ErrorMapper:
             self._guard.failed(peer)
 
 
+class _MappedErrors:
+    """See :meth:`ErrorMapper.of`. A generator for each open stream would take a kilobyte."""
+
+    __slots__ = ("_context", "_mapper")
+
+    def __init__(self, mapper: ErrorMapper, context: Context) -> None:
+        self._mapper = mapper
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._mapper.end(self._context, error)
+
+
 async def _end(context: Context, code: grpc.StatusCode, detail: str, trailing: tuple[tuple[str, str], ...]) -> NoReturn:
     """Sends the status that ends a call.
 
@@ -173,6 +193,8 @@ class Call(CancellableCall):
 
     ``limits`` is charged with it, once, when its caller is known; one caller may have few calls open that last.
     """
+
+    __slots__ = ("_admitted", "_authenticator", "_charged", "_guard", "_lasts", "_limits", "_peer")
 
     def __init__(
         self,
@@ -366,16 +388,10 @@ class Methods:
         # Any: of the types of each method
         self._handlers[name] = form(handle, request_deserializer=read, response_serializer=_bytes_of)
 
-    @asynccontextmanager
-    async def _open(self, context: Context) -> AsyncIterator[Call]:
+    def _open(self, context: Context) -> "_OpenCall":
         """A long-lived call, registered until the block ends."""
         call = Call(context, self._authenticator, self._limits, lasts=True, guard=self._guard)
-        async with self._error_mapper.of(context):
-            with self._incoming.streams.held(call):
-                try:
-                    yield call
-                finally:
-                    call.leave()
+        return _OpenCall(call, context, self._error_mapper, self._incoming.streams)
 
     async def _one(
         self, caller: str, call: Call, context: Context, junk: Callable[[str, int], object] | None
@@ -395,6 +411,29 @@ class Methods:
                 junk(caller, call.received_bytes)
             raise
         return message
+
+
+class _OpenCall:
+    """See :meth:`Methods._open`; small, for each session has one."""
+
+    __slots__ = ("_call", "_context", "_mapper", "_streams")
+
+    def __init__(self, call: Call, context: Context, mapper: ErrorMapper, streams: OpenCalls) -> None:
+        self._call = call
+        self._context = context
+        self._mapper = mapper
+        self._streams = streams
+
+    async def __aenter__(self) -> Call:
+        self._streams.hold(self._call)
+        return self._call
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call.leave()
+        self._streams.release(self._call)
+        await self._mapper.end(self._context, error)
 
 
 def _certificate(context: Context) -> bytes:

@@ -11,7 +11,6 @@ itself, which ends after its delta's size / r seconds.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -111,6 +110,20 @@ class Session:
     written: a client that does not read its answers cannot make them pile up.
     """
 
+    __slots__ = (
+        "_client_id",
+        "_in_flight_max",
+        "_metrics",
+        "_reader",
+        "_ready",
+        "_receiver",
+        "_room",
+        "_sends",
+        "_stopped",
+        "_unanswered",
+        "_wake",
+    )
+
     def __init__(
         self, receiver: DeltaReceiver, client_id: str, metrics: Metrics, sends: SendLimits, in_flight_max: int
     ) -> None:
@@ -119,16 +132,17 @@ class Session:
         self._client_id = client_id
         self._metrics = metrics
         self._in_flight_max = in_flight_max
-        self._ready: deque[Answer] = deque()
+        # No deque and no Event: empty ones take 3 kB, and most sessions are idle.
+        self._ready: list[Answer] = []
         self._unanswered = 0  # read, and its answer not written yet
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+        self._wake: asyncio.Future[None] | None = None  # of who waits for an answer
+        self._room: asyncio.Future[None] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._stopped = False
 
     def start(self, requests: Requests, runtime: Runtime) -> None:
         self._reader = runtime.spawn(self._read(requests), "session")
-        self._reader.add_done_callback(lambda _: self._wake.set())
+        self._reader.add_done_callback(self._read_all)
 
     async def next_answer(self) -> Answer | None:
         """The next answer to be written; None: the client has sent all, and everything is answered.
@@ -143,14 +157,14 @@ class Session:
                     raise RefusedError(shutting_down())
                 await self._reader  # raises what ended it early
                 return None
-            self._wake.clear()
-            await self._wake.wait()
-        return self._ready.popleft()
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._ready.pop(0)
 
     def written(self) -> None:
         """The answer of the last :meth:`next_answer` is with the client."""
         self._unanswered -= 1
-        self._room.set()
+        _wake(self._room)
 
     def stop(self) -> None:
         """Reads nothing more; the stream ends when what was read is answered."""
@@ -172,6 +186,8 @@ class Session:
                 shuffled = convert.shuffled_from_wire(request) if request.HasField("shuffled") else None
                 received = ReceivedDelta(self._client_id, request.plan_id, request.delta, shuffled)
                 self._receiver.send(received, self._answer)
+                del received, shuffled
+            del request  # else an idle session would keep its last delta
 
     def _junk(self, size: int) -> Refusal:
         """The refusal of bytes that are no message; they are paid for like a delta."""
@@ -187,8 +203,8 @@ class Session:
         delta_id = None if isinstance(request, Malformed) else id_in(request.delta)
         self._refuse(refused(delta_id, refusal))
         while self._unanswered > self._in_flight_max:
-            self._room.clear()
-            await self._room.wait()
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
 
     def _refuse(self, answer: Answer) -> None:
         self._metrics.answered(answer)
@@ -196,7 +212,15 @@ class Session:
 
     def _answer(self, answer: Answer) -> None:
         self._ready.append(answer)
-        self._wake.set()
+        _wake(self._wake)
+
+    def _read_all(self, _: "asyncio.Task[None]") -> None:
+        _wake(self._wake)
+
+
+def _wake(waiting: "asyncio.Future[None] | None") -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
 
 
 _STALLED_S: Final = 1.0  # a call that takes no longer for a chunk gives nothing up for others
@@ -460,6 +484,7 @@ class Collection:
         try:
             while (answer := await session.next_answer()) is not None:
                 yield convert.answer_to_wire(answer)
+                del answer
                 session.written()
         finally:
             session.close()

@@ -20,8 +20,10 @@ from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 TITLE = (
     "Bytes and round trips after the handshakes of TCP and TLS, W = 1024 (entropy: R log2 W bits of one record; "
     "visit: a client with its plan connects, sends a delta and hears its answer; further: the next delta of the same "
-    "connection; bare: one stream of gRPC on a new connection that carries as many bytes)"
+    "connection; bare: one stream of gRPC on a new connection that carries as many bytes; round trips of a visit: its "
+    "seconds over a link of 0.2 s there and back, by 0.2, and gRPC's wait for the settings of HTTP/2 is one of them)"
 )
+_LINK_S = 0.1  # one way
 _FURTHER = 20
 _RECORD = [1.5, 2.5]
 
@@ -53,13 +55,13 @@ async def _measure(rows: int) -> Row:
         "further, round trips": further["turns"] / _FURTHER,
         "visit, sent": visit["sent"],
         "visit, received": visit["received"],
-        "visit, round trips": visit["turns"],
+        "visit, round trips": visit["round trips"],
         "bare visit, sent": bare_visit["sent"],
-        "bare visit, round trips": bare_visit["turns"],
+        "bare visit, round trips": bare_visit["round trips"],
     }
 
 
-async def _visit(address: str, spool: Path) -> tuple[dict[str, int], dict[str, int]]:
+async def _visit(address: str, spool: Path) -> tuple[dict[str, float], dict[str, float]]:
     policy, config = Policy(max_epsilon=1.0), Config(close_flush_s=0)
     async with EdgeClient(address, spool=spool, policy=policy) as client:
         await client.add(_RECORD)
@@ -68,9 +70,12 @@ async def _visit(address: str, spool: Path) -> tuple[dict[str, int], dict[str, i
         # What waits in the spool when it starts goes with the first connection.
         async with EdgeClient("127.0.0.1:1", spool=spool, policy=policy, config=config) as offline:
             await offline.add(_RECORD)
+        proxy.delay(_LINK_S)
+        began = time.perf_counter()
         async with EdgeClient(proxy.address, spool=spool, policy=policy) as client:
             await client.flush(60)
-            visit = _counted(proxy)
+            visit = _counted(proxy, time.perf_counter() - began)
+            proxy.delay(0.0)
             for _ in range(_FURTHER):
                 await client.add(_RECORD)
                 await client.flush(60)
@@ -78,13 +83,16 @@ async def _visit(address: str, spool: Path) -> tuple[dict[str, int], dict[str, i
     return visit, {name: after[name] - visit[name] for name in visit}
 
 
-async def _bare_visit(address: str, plan: Plan, delta: bytes) -> tuple[dict[str, int], dict[str, int]]:
+async def _bare_visit(address: str, plan: Plan, delta: bytes) -> tuple[dict[str, float], dict[str, float]]:
     request = pb.SubmitRequest(plan_id=plan.id, delta=delta)
     async with TcpProxy(address) as proxy, grpc.aio.insecure_channel(proxy.address) as channel:
+        proxy.delay(_LINK_S)
+        began = time.perf_counter()
         call = stubs.CollectionStub(channel).Submit()
         await call.write(request)
         await call.read()
-        visit = _counted(proxy)
+        visit = _counted(proxy, time.perf_counter() - began)
+        proxy.delay(0.0)
         for _ in range(_FURTHER):
             await call.write(request)
             await call.read()
@@ -92,5 +100,10 @@ async def _bare_visit(address: str, plan: Plan, delta: bytes) -> tuple[dict[str,
     return visit, {name: after[name] - visit[name] for name in visit}
 
 
-def _counted(proxy: TcpProxy) -> dict[str, int]:
-    return {"sent": proxy.sent, "received": proxy.received, "turns": proxy.turns}
+def _counted(proxy: TcpProxy, seconds: float = 0.0) -> dict[str, float]:
+    return {
+        "sent": proxy.sent,
+        "received": proxy.received,
+        "turns": proxy.turns,
+        "round trips": seconds / (2 * _LINK_S),
+    }

@@ -57,8 +57,14 @@ class ClientContext:
             raise SettingsError(f"target: {self.transport} has no secure sums, expected the address of a service")
         return self.transport
 
-    async def driver(self, *, config: Config | None = None, batches: Mapping[int, int] | None = None) -> SessionDriver:
-        """What sends the spool's deltas; ``config`` replaces the client's, ``batches`` is as of :class:`Session`."""
+    async def driver(
+        self,
+        *,
+        config: Config | None = None,
+        batches: Mapping[int, int] | None = None,
+        sends_early: bool = False,
+    ) -> SessionDriver:
+        """What sends the spool's deltas; ``config`` replaces the client's, the others are as of :class:`Session`."""
         runtime = self.retry.runtime
         config = config or self.retry.config
         session = Session(
@@ -70,6 +76,7 @@ class ClientContext:
             entropy=self.retry.entropy,
             batches=batches,
         )
+        session.sends_early = sends_early
         return SessionDriver(
             session,
             spool=self.spool,
@@ -163,6 +170,11 @@ class CentralMode(Mode):
             driver.move = self._moved
         if self.plan.window.time == ARRIVAL:
             driver.bind = partial(binding, self.plan)
+
+    @classmethod
+    async def open(cls, context: ClientContext) -> Self:
+        # A delta without a window waits for the service's clock, which comes with its welcome.
+        return cls(context, await context.driver(sends_early=context.plan.window.time != ARRIVAL))
 
     def _moved(self, data: bytes, service_ms: int) -> Add:
         return moved(self.plan, data, self.plan.window.index_at(service_ms))

@@ -113,23 +113,23 @@ class _Connection:
 
     Attributes:
         number: The session's.
+        wire: What it is made of.
         outbox: Numbers of deltas to send, lower ones first.
-        unary: Whether each delta is a call of its own; None until the session opens the connection.
-        task: What runs it.
+        tasks: What runs it, and what sends once the session has opened it.
     """
 
     number: int
+    wire: Connection
     outbox: "asyncio.PriorityQueue[int]" = field(default_factory=asyncio.PriorityQueue)
-    unary: bool | None = None
-    task: "asyncio.Task[None] | None" = None
+    tasks: "list[asyncio.Task[None]]" = field(default_factory=list)
 
     def send(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
             self.outbox.put_nowait(sequence)
 
     def cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
+        for task in self.tasks:
+            task.cancel()
 
 
 class SessionDriver:
@@ -282,14 +282,14 @@ class SessionDriver:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Connect():
-                connection = self._connection = _Connection(effect.connection)
-                connection.task = self.tasks.spawn(self._run(connection, self._transport.connect()), "connection")
+                connection = self._connection = _Connection(effect.connection, self._transport.connect())
+                connection.tasks.append(self.tasks.spawn(self._run(connection), "connection"))
             case Open():
-                self._current.unary = effect.unary
+                self._open(self._current, unary=effect.unary)
             case Send():
                 self._send_bound(self._current, effect.sequences)
             case Close():
-                self._current.cancel()
+                self._close(self._current, is_idle=effect.is_idle)
             case Settle():
                 self._settle(effect)
             case SetTimer():
@@ -372,21 +372,22 @@ class SessionDriver:
 
     # -------------------------------------------------------------------------------------------------- a connection
 
-    async def _run(self, connection: _Connection, wire: Connection) -> None:
+    async def _run(self, connection: _Connection) -> None:
         loss = _ENDED
         try:
-            welcome = await wire.greet(self._session.plan_id)
+            welcome = await connection.wire.greet(self._session.plan_id)
             self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
-            if connection.unary is not None:  # else the session does not want it any more
+            if self.is_connected:  # else the session does not want it any more
                 _LOG.info("%s: connected", self._transport)
                 self._on_event(StatusEvent(EventKind.CONNECTED, f"connected to {self._transport}"))
-                wire.open(unary=connection.unary)
-                await self._converse(connection, wire)
+                await self._hear(connection)
         except ConnectionLostError as error:
             loss = error.loss
         finally:
+            for task in connection.tasks[1:]:
+                task.cancel()
             # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
-            self.tasks.spawn(wire.close(), "close", whole=True)
+            self.tasks.spawn(connection.wire.close(), "close", whole=True)
         self.last_error = loss.detail
         self._tell(Disconnected(self._runtime.monotonic(), connection.number, loss))
         self._report_loss(loss)
@@ -400,15 +401,22 @@ class SessionDriver:
         kind = EventKind.DISCONNECTED
         self._on_event(StatusEvent(kind, loss.detail, attempt=attempt, next_attempt_ms=next_ms))
 
-    async def _converse(self, connection: _Connection, wire: Connection) -> None:
-        sender = self.tasks.spawn(self._send(connection, wire), "sender")
-        try:
-            async with aclosing(wire.answers()) as answers:
-                async for answer in answers:
-                    window = None if answer.id is None else self._windows.get(answer.id.sequence)
-                    self._tell(Answered(self._runtime.monotonic(), connection.number, answer, window))
-        finally:
-            sender.cancel()
+    def _open(self, connection: _Connection, *, unary: bool) -> None:
+        connection.wire.open(unary=unary)
+        connection.tasks.append(self.tasks.spawn(self._send(connection), "sender"))
+
+    def _close(self, connection: _Connection, *, is_idle: bool) -> None:
+        connection.cancel()
+        if is_idle:
+            detail = "nothing to send: it connects again with the next delta"
+            _LOG.info("%s: connection closed (%s)", self._transport, detail)
+            self._on_event(StatusEvent(EventKind.DISCONNECTED, detail))
+
+    async def _hear(self, connection: _Connection) -> None:
+        async with aclosing(connection.wire.answers()) as answers:
+            async for answer in answers:
+                window = None if answer.id is None else self._windows.get(answer.id.sequence)
+                self._tell(Answered(self._runtime.monotonic(), connection.number, answer, window))
 
     def _send_bound(self, connection: _Connection, sequences: Iterable[int]) -> None:
         """Sends deltas; those that have no window get theirs first."""
@@ -460,7 +468,7 @@ class SessionDriver:
         wait_s = max(0.0, self._session.until_begun_s(change.window + 1, now))
         self._tell(Deferred(now, connection.number, change.sequence, limited_s(round(1000 * wait_s))))
 
-    async def _send(self, connection: _Connection, wire: Connection) -> None:
+    async def _send(self, connection: _Connection) -> None:
         while True:
             sequence = await connection.outbox.get()
             data = await self._payloads.data(sequence)
@@ -474,7 +482,7 @@ class SessionDriver:
                 continue
             self._payloads.sent(sequence, len(data))  # also if the connection breaks before this returns
             try:
-                await wire.send(data)
+                await connection.wire.send(data)
             except ConnectionLostError:
                 return  # the reader of its answers reports the loss to the session
 

@@ -4,10 +4,12 @@
 
     IDLE ──something to send──▶ GREETING ──welcome──▶ OPEN
      ▲                             │                   │
-     └──────── WAITING ◀── lost ──┴─────── lost ──────┘         any ── another plan, no common version … ──▶ STOPPED
+     ├──────── WAITING ◀── lost ──┴─────── lost ──────┤         any ── another plan, no common version … ──▶ STOPPED
+     └──────────────── nothing to send for long ──────┘
 
 It resends what a lost connection left unanswered, waits longer after each failure, keeps within the window of sequence
-numbers and the service's limit, and lets go of a delta at a definitive answer alone.
+numbers and the service's limit, and lets go of a delta at a definitive answer alone. The first deltas of a connection
+may go with its Hello; their answers are heard once the welcome has come.
 """
 
 import enum
@@ -70,6 +72,8 @@ class Connected:
 class Answered:
     """An answer came on this connection.
 
+    It is reported after the connection's Connected, even if the service answers in another order.
+
     Attributes:
         window: Of the delta that it answers; None where late deltas stay in their windows.
     """
@@ -129,7 +133,10 @@ class Connect:
 
 @dataclass(frozen=True)
 class Open:
-    """Make the connection ready to send, as one stream or as a call for each delta; then report Answered events."""
+    """Make the connection ready to send, as one stream or as a call for each delta; then report Answered events.
+
+    It may come before the reply to Hello: then deltas are sent at once, and answers are reported after Connected.
+    """
 
     connection: int
     unary: bool
@@ -158,9 +165,14 @@ class Settle:
 
 @dataclass(frozen=True)
 class Close:
-    """End this connection; no Disconnected is needed for it any more."""
+    """End this connection; no Disconnected is needed for it any more.
+
+    Attributes:
+        is_idle: It ends for want of anything to send, not for a failure.
+    """
 
     connection: int
+    is_idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,7 @@ class Stop:
 
 Effect = Connect | Open | Send | Settle | Close | SetTimer | WarnOfClock | Stop
 
+EARLY_MAX: Final = 8  # deltas that go with a Hello, before its reply
 _SILENT_STREAMS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
 _SERVICE_MS_MAX: Final = 2**50  # of no clock that is right: windows of times beyond it could stand for none in a spool
@@ -327,6 +340,10 @@ class Session:
             move to later windows, a delta whose window has not begun is held until then.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
+
+    Attributes:
+        sends_early: Whether the first deltas go with a Hello: set before the first event. They need their windows, and
+            a plan under which their order among other messages means nothing.
     """
 
     def __init__(
@@ -342,6 +359,7 @@ class Session:
     ) -> None:
         self.plan_id = plan_id
         self.state = State.IDLE
+        self.sends_early = False
         self.send_window = SendWindow(unanswered)
         self.last_loss: Disconnect | None = None
         self._config = config
@@ -355,6 +373,8 @@ class Session:
         self._never_connected = True  # it connects even with nothing to send: a wrong plan is reported early
         self._in_flight_max = config.in_flight_max
         self._unary = config.unary
+        self._is_opened = False  # this connection takes deltas
+        self._idle_since: float | None = None  # open, and nothing unanswered
         self._silent_streams = 0
         self._has_answer = False  # an answer came on this connection
         self._progress_at = 0.0
@@ -416,8 +436,10 @@ class Session:
         self._service_began_ms = min(max(welcome.now_ms, 0), _SERVICE_MS_MAX) - round(1000 * event.now)
         self._never_connected = False
         self._has_answer = False
+        self._progress_at = event.now
+        self._idle_since = None
         self._in_flight_max = max(1, min(self._config.in_flight_max, welcome.in_flight_max))
-        effects: list[Effect] = [Open(self._connection, self._unary)]
+        effects: list[Effect] = [] if self._is_opened else [Open(self._connection, self._unary)]
         ahead_ms = event.device_ms - welcome.now_ms
         if self._clock_limit_ms is not None and abs(ahead_ms) > self._clock_limit_ms:
             self._clock_limit_ms = None
@@ -511,15 +533,45 @@ class Session:
             quiet_s = now - self._progress_at
             if quiet_s >= self._config.answer_wait_s:
                 effects += self._break(now, Disconnect(f"no answer within {quiet_s:.0f} s"))
+        effects += self._rest_when_idle(now)
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
         if self.state is State.IDLE and (len(self.send_window) or self._never_connected):
             self.state = State.GREETING
             self._connection += 1
+            self._is_opened = False
             effects.append(Connect(self._connection))
+        if self.state is State.GREETING:
+            effects += self._send_early(now)
         if self.state is State.OPEN:
             effects += self._send(now)
         return effects
+
+    def _rest_when_idle(self, now: float) -> list[Effect]:
+        """Ends a connection on which nothing has been unanswered for long: it costs the service memory."""
+        if self.state is not State.OPEN or len(self.send_window):
+            self._idle_since = None
+            return []
+        if self._idle_since is None:
+            self._idle_since = now
+        if now < self._idle_since + self._config.idle_s:
+            return []
+        self.state, self._idle_since = State.IDLE, None
+        return [Close(self._connection, is_idle=True)]
+
+    def _send_early(self, now: float) -> list[Effect]:
+        """The first deltas go with the Hello, unless something has failed since the last answer.
+
+        A service that refuses the Hello, or a network that lets no stream through, is sent them once.
+        """
+        if not self.sends_early or self._unary or self.failures:
+            return []
+        picked = self.send_window.pick(now, min(EARLY_MAX, self._config.in_flight_max))
+        if not picked:
+            return []
+        effects: list[Effect] = [] if self._is_opened else [Open(self._connection, unary=False)]
+        self._is_opened = True
+        return [*effects, Send(self._connection, picked)]
 
     def _send(self, now: float) -> list[Effect]:
         if not self.send_window.in_flight:
@@ -538,6 +590,8 @@ class Session:
                 times.append(held)
             if self.send_window.in_flight:
                 times.append(self._progress_at + self._config.answer_wait_s)
+            if self._idle_since is not None:
+                times.append(self._idle_since + self._config.idle_s)
         # A wake that comes too early finds nothing to do and asks again: no need to void it for each answer.
         if not times or (self._wake_at is not None and self._wake_at <= min(times)):
             return []

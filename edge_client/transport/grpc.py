@@ -248,6 +248,7 @@ class GrpcConnection(_Call):
     def __init__(self, transport: GrpcTransport) -> None:
         self._transport = transport
         self._plan_id = b""
+        self._unary = False
         self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
@@ -268,16 +269,22 @@ class GrpcConnection(_Call):
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
-        if not unary:
-            self._stream = self._collection.Submit(metadata=self._metadata)
+        self._unary = unary
 
     async def send(self, delta: bytes) -> None:
         """Writes a packed delta; its answer comes in :meth:`answers`. What is too large for a stream goes in chunks."""
-        if self._stream is None:
+        if self._unary:
             await self._send_alone(delta)
             return
         with self._transport.raising_losses():
-            await self._stream.write(submission_to_wire(self._plan_id, delta))
+            await self._submissions().write(submission_to_wire(self._plan_id, delta))
+
+    def _submissions(self) -> "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]":
+        if self._channel is None:  # greeting has failed before anything was sent
+            raise ConnectionLostError(_ENDED)
+        if self._stream is None:
+            self._stream = self._collection.Submit(metadata=self._metadata)
+        return self._stream
 
     async def _send_alone(self, delta: bytes) -> None:
         try:
@@ -298,12 +305,13 @@ class GrpcConnection(_Call):
         return self._collection.SubmitLarge(chunks, metadata=self._metadata, timeout=timeout_s)
 
     async def answers(self) -> AsyncGenerator[Answer, None]:
-        if self._stream is None:
+        if self._unary:
             while isinstance(reply := await self._replies.get(), Answer):
                 yield reply
             raise ConnectionLostError(reply)
         with self._transport.raising_losses(stream=True):
-            while isinstance(message := await self._stream.read(), pb.SubmitReply):
+            stream = self._submissions()
+            while isinstance(message := await stream.read(), pb.SubmitReply):
                 yield self._transport.admitted(answer_from_wire(message))
 
 

@@ -56,13 +56,16 @@ class Connection(Protocol):
         """A plan as the service has it; the caller checks that it hashes to its id."""
 
     def open(self, *, unary: bool) -> None:
-        """Makes ready to send: one stream, or a call for each delta."""
+        """Makes ready to send: one stream, or a call for each delta; at any time before the reply to Hello, or after.
+
+        What is sent comes after Hello was called.
+        """
 
     async def send(self, delta: bytes) -> None:
         """Writes a packed delta; its answer comes in :meth:`answers`."""
 
     def answers(self) -> AsyncGenerator[Answer, None]:
-        """Answers as they come, in any order; ends when the service ends the stream."""
+        """Answers as they come, in any order; ends when the service ends the stream. For an opened connection."""
 
     async def close(self) -> None:
         """Ends everything at once; never raises."""

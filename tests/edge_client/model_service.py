@@ -53,6 +53,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         answers: Clear: replies are held back.
         streams: False: there is no stream to be had.
         refusal: Of every Hello.
+        hello: Clear: the replies to Hello are held back.
         plan_bytes: What is sent as the plan.
         signed: The plan with a signature, which is sent in place of it.
         clock_ms: What the service's clock says.
@@ -65,6 +66,9 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.answers = asyncio.Event()
         self.answers.set()
         self.taken = asyncio.Event()
+        self.hello = asyncio.Event()
+        self.hello.set()
+        self.streams_opened = 0
         self.streams = True
         self.refusal: Refusal | None = None
         self.plan_bytes = plan.bundle
@@ -102,6 +106,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
     @override
     async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
         self.greeted.set()
+        await self.hello.wait()
         if self.refusal is not None:
             reason = self.refusal.reason
             assert reason is not None
@@ -123,6 +128,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
     async def Submit(
         self, request_iterator: AsyncIterator[pb.SubmitRequest], context: Context
     ) -> AsyncIterator[pb.SubmitReply]:
+        self.streams_opened += 1
         if not self.streams:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no streams here")
         async for request in request_iterator:

@@ -12,6 +12,7 @@ import numpy as np
 
 from edge_client.config import Config
 from edge_client.session.session import (
+    EARLY_MAX,
     Answered,
     Begun,
     Close,
@@ -96,6 +97,7 @@ class Wire:
 
     number: int
     open: bool = False
+    greeted: bool = False
     silent: bool = False  # takes everything and answers nothing
     to_service: list[tuple[int, bytes]] = field(default_factory=list)
     to_client: list[Answer] = field(default_factory=list)
@@ -110,8 +112,12 @@ class World:
         in_flight_max: int = 64,
         config: Config | None = None,
         schedule: Schedule = MINUTES,
+        *,
+        sends_early: bool = False,
     ) -> None:
         self.rng = rng
+        self.sends_early = sends_early
+        self.early = 0  # deltas that were sent before a welcome
         self.config = config or Config()
         self.schedule = schedule
         self.service = Service(rng)
@@ -130,7 +136,7 @@ class World:
         self.session = self.new_session()
 
     def new_session(self) -> Session:
-        return Session(
+        session = Session(
             config=self.config,
             plan_id=PLAN_ID,
             stream=STREAM,
@@ -138,6 +144,8 @@ class World:
             entropy=ReplayableEntropy(self.rng.bytes(8)),
             schedule=self.schedule,
         )
+        session.sends_early = self.sends_early
+        return session
 
     # ------------------------------------------------------------------------------------- the shell, in a few lines
 
@@ -180,7 +188,8 @@ class World:
             assert sequence < lowest + 64, f"{sequence} is sent while {lowest} has no durable answer"
             assert sequence not in self.in_flight
             self.in_flight.add(sequence)
-            assert len(self.in_flight) <= self.in_flight_max
+            assert len(self.in_flight) <= (self.in_flight_max if self.wire.greeted else EARLY_MAX)
+            self.early += not self.wire.greeted
             self.wire.to_service.append((sequence, self.spool[sequence]))
 
     # ------------------------------------------------------------------------------------------------- what happens
@@ -199,6 +208,7 @@ class World:
         assert self.wire is not None
         device_ms = START_MS + int((self.now - 1000.0) * 1000)
         reply = reply or welcome(self.in_flight_max, now_ms=device_ms)
+        self.wire.greeted = True
         self.tell(Connected(self.now, self.wire.number, reply, device_ms))
 
     def lose(self, loss: Disconnect | None = None) -> None:
@@ -258,8 +268,10 @@ class World:
             self.pass_time(float(self.rng.exponential(0.5 if self.rng.random() < 0.9 else 60.0)))
         elif self.wire is None:
             self.pass_time(float(self.rng.exponential(1.0)))
-        elif not self.wire.open:
-            if self.rng.random() < 0.3:
+        elif not self.wire.greeted:
+            if self.wire.to_service and self.rng.random() < 0.5:
+                self.deliver_to_service()  # its answer is heard after the welcome, if that ever comes
+            elif self.rng.random() < 0.3:
                 self.lose()
             else:
                 self.wire.silent = self.rng.random() < 0.1
@@ -282,7 +294,7 @@ class World:
             wire = self.wire
             if wire is not None and wire.silent:
                 self.lose()
-            elif wire is not None and not wire.open:
+            elif wire is not None and not wire.greeted:
                 self.greet()
             elif wire is not None and wire.to_service:
                 self.deliver_to_service()

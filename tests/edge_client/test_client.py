@@ -932,3 +932,80 @@ async def test_many_clients_share_a_loop_and_a_runtime_and_an_idle_one_does_noth
     assert runtime.sleeps == slept  # no polling
     await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
     assert sum(client.status().acknowledged for client in clients) == 120
+
+
+async def offline(service: ModelService, path: Path, runtime: FixedClock, records: object) -> None:
+    """A device that knows its plan and is given records while its service is away."""
+    async with client_of(service, path, runtime):
+        pass
+    await service.stop()
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        await client.add(records)
+    await service.start(service.port)
+
+
+async def test_what_waits_in_the_spool_is_sent_before_the_service_has_replied_to_hello(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    await offline(service, path, runtime, [1.0, 2.0])
+    service.hello.clear()
+    async with client_of(service, path, runtime) as client:
+        await asyncio.wait_for(service.taken.wait(), 20)
+        assert client.status().acknowledged == 0  # no answer is heard before the welcome
+        service.hello.set()
+        await client.flush()
+        assert (client.status().acknowledged, client.status().deltas_resent) == (1, 0)
+    assert holds(service.fold, [1.0, 2.0])
+
+
+async def test_a_refused_hello_ends_the_session_as_ever_though_its_delta_was_acknowledged(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    await offline(service, path, runtime, [1.0, 2.0])
+    service.hello.clear()
+    service.refusal = Refusal.of(Reason.WRONG_PLAN, "another one")
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        await asyncio.wait_for(service.taken.wait(), 20)
+        service.hello.set()
+        with pytest.raises(PlanChangedError, match="another plan"):
+            await client.flush()
+    assert (client.status().acknowledged, client.status().queued) == (0, 1)
+    service.refusal = None
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+    assert holds(service.fold, [1.0, 2.0])  # sent again, and counted once
+
+
+async def test_a_network_without_streams_gets_a_call_for_what_went_with_the_hello(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    await offline(service, path, runtime, [1.0, 2.0])
+    service.streams = False
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+    assert (service.unary_calls, service.streams_opened) == (1, 1)
+    assert holds(service.fold, [1.0, 2.0])
+
+
+async def test_a_client_that_was_idle_is_not_connected_until_its_next_delta(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    config = Config(backoff_first_s=0.01, backoff_longest_s=0.05, idle_s=0.05)
+    told: list[str] = []
+    client = EdgeClient(
+        service.target,
+        spool=path,
+        config=config,
+        runtime=runtime,
+        on_event=lambda event: told.append(f"{event.kind}: {event.detail}"),
+    )
+    async with client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+        await until(lambda: not client.status().connected, "the idle connection ends")
+        assert client.status().last_error is None
+        assert told[-1] == "disconnected: nothing to send: it connects again with the next delta"
+        await client.add([3.0, 4.0])
+        await client.flush()
+    assert holds(service.fold, [1.0, 2.0], [3.0, 4.0])
+    assert service.streams_opened >= 2

@@ -22,8 +22,8 @@ from tests.simulation.runtime import SimRuntime
 if TYPE_CHECKING:
     from edge_client.spool.spool import Spool
 
-_CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s=4.0, in_flight_max=16)
-_UNARY: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s=4.0, in_flight_max=16, unary=True)
+_CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s=4.0, idle_s=2.0, in_flight_max=16)
+_UNARY: Final = replace(_CONFIG, unary=True)
 
 
 @dataclass
@@ -116,6 +116,7 @@ class Device:
             unanswered=self.spool.unanswered(),
             entropy=entropy,
         )
+        session.sends_early = True
         transport = SimTransport(self._network, self.process, self.client_id)
         self.uplink = SessionDriver(
             session,

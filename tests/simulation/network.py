@@ -174,9 +174,8 @@ class SimConnection:
 
     async def send(self, delta: bytes) -> None:
         network, front = self._network, self._front
-        assert front is not None
         await asyncio.sleep(0)
-        if self._lost:
+        if self._lost or front is None:
             raise ConnectionLostError(Disconnect("the connection broke"))
         if network.random.random() < network.copies:
             self._copy(delta)

@@ -6,13 +6,14 @@ import pytest
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.session import Answered, Disconnected, SendWindow, State
+from edge_client.session.session import EARLY_MAX, Answered, Disconnected, SendWindow, State
 from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
 from hushsum.schedule import NEXT, Schedule
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
+from hushsum_proto.messages import Welcome
 from tests.edge_client.session_world import MINUTES, START_MS, STREAM, World, answer, welcome
 
 HISTORIES = 30
@@ -32,11 +33,12 @@ def opened_world(
     return world
 
 
+@pytest.mark.parametrize("sends_early", [False, True])
 @pytest.mark.parametrize("in_flight_max", [1, 7, 64])
-def test_over_any_wire_every_delta_gets_one_definitive_answer(seed: int, in_flight_max: int) -> None:
-    resent = lost = 0
+def test_over_any_wire_every_delta_gets_one_definitive_answer(seed: int, in_flight_max: int, sends_early: bool) -> None:
+    resent = lost = early = 0
     for history in range(HISTORIES):
-        world = World(np.random.default_rng([seed, history]), in_flight_max)
+        world = World(np.random.default_rng([seed, history]), in_flight_max, sends_early=sends_early)
         try:
             world.begin()
             for _ in range(STEPS):
@@ -49,9 +51,11 @@ def test_over_any_wire_every_delta_gets_one_definitive_answer(seed: int, in_flig
             raise AssertionError(f"history {history}: {error}") from error
         resent += sum(count > 1 for count in world.service.received.values())
         lost += world.session.last_loss is not None
+        early += world.early
     # The wire was as bad as it was meant to be.
     assert resent > 10 * HISTORIES
     assert lost > HISTORIES / 2
+    assert (early > HISTORIES) is sends_early
 
 
 def test_it_sends_nothing_64_or_more_above_the_lowest_number_without_a_durable_answer(rng: np.random.Generator) -> None:
@@ -350,3 +354,140 @@ def test_outstanding_numbers_may_have_gaps_but_only_grow() -> None:
     assert send_window.pick(0.0, 64) == (8, 70, 71)
     with pytest.raises(AssertionError):
         send_window.append([72])
+
+
+def early_world(rng: np.random.Generator, config: Config | None = None) -> World:
+    """A device that was given twelve deltas while it was offline, and says Hello."""
+    world = World(rng, config=config, sends_early=True)
+    world.service.trouble = 0.0
+    world.spool_some(12)
+    return world
+
+
+def test_the_first_deltas_go_with_the_hello_and_the_others_after_the_welcome(rng: np.random.Generator) -> None:
+    world = early_world(rng)
+    assert world.wire is not None
+    assert world.opened == [False]
+    assert world.in_flight == set(range(EARLY_MAX))
+    world.spool_some(1)
+    assert world.in_flight == set(range(EARLY_MAX))
+    world.greet()
+    assert world.in_flight == set(range(13))
+    assert world.opened == [False]  # the same stream
+    world.calm_down()
+    assert set(world.service.received.values()) == {1}
+
+
+def test_what_is_added_while_the_hello_is_under_way_goes_after_it_at_once(rng: np.random.Generator) -> None:
+    world = World(rng, sends_early=True)
+    world.begin()
+    assert world.opened == []
+    world.spool_some(1)
+    assert world.in_flight == {0}
+    assert world.opened == [False]
+
+
+def test_deltas_beyond_this_clients_own_limit_do_not_go_with_the_hello(rng: np.random.Generator) -> None:
+    assert early_world(rng, Config(in_flight_max=2)).in_flight == {0, 1}
+
+
+def test_nothing_goes_with_a_hello_where_each_delta_is_a_call_of_its_own(rng: np.random.Generator) -> None:
+    assert early_world(rng, Config(unary=True)).in_flight == set()
+
+
+def test_a_service_that_takes_deltas_and_refuses_the_hello_is_sent_them_once(rng: np.random.Generator) -> None:
+    world = early_world(rng)
+    for _ in range(EARLY_MAX):
+        world.deliver_to_service()
+    busy = Refusal.of(ServiceReason.OVERLOADED, "not now", 1000)
+    for _ in range(5):
+        world.lose(Disconnect("not now", busy))
+        world.until_connected()
+        assert world.in_flight == set()  # until a Hello was answered
+    assert world.settling == {}
+    world.calm_down()
+    assert sorted(world.settled) == list(range(12))
+    assert world.settled == world.service.final  # what the service took the first time is no new delta
+    world.pass_time(world.config.idle_s)
+    world.spool_some(1)
+    assert world.in_flight == {12}  # trusted again since it has answered
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [(welcome(plan_id=bytes(32)), PlanChangedError), (welcome(version=2), SessionRefusedError)],
+)
+def test_a_welcome_that_stops_the_session_settles_nothing_of_what_went_with_the_hello(
+    rng: np.random.Generator, reply: Welcome, error: type[Exception]
+) -> None:
+    world = early_world(rng)
+    old = world.wire
+    assert old is not None
+    world.deliver_to_service()
+    world.greet(reply)
+    assert type(world.stopped) is error
+    world.tell(Answered(world.now, old.number, old.to_client[0]))
+    assert world.settling == {}
+    assert len(world.session.send_window) == 12
+
+
+def test_a_hello_that_is_refused_for_good_stops_the_session_and_settles_nothing(rng: np.random.Generator) -> None:
+    world = early_world(rng)
+    world.deliver_to_service()
+    world.lose(Disconnect("who?", Refusal.of(ServiceReason.UNAUTHENTICATED, "who?")))
+    assert isinstance(world.stopped, SessionRefusedError)
+    assert world.settling == {}
+    assert len(world.session.send_window) == 12
+
+
+def test_streams_that_break_after_the_welcome_make_way_for_calls_of_their_own(rng: np.random.Generator) -> None:
+    world = early_world(rng)
+    for _ in range(4):
+        world.until_connected()
+        world.greet()
+        world.lose()
+    assert world.opened == [False, False, False, True]
+
+
+def test_answers_are_waited_for_from_the_welcome_on(rng: np.random.Generator) -> None:
+    world = early_world(rng, Config(answer_wait_s=20.0))
+    first = world.wire
+    world.pass_time(30.0)
+    world.greet()
+    world.pass_time(19.0)
+    assert world.wire is first
+    world.pass_time(1.0)
+    assert world.wire is not first
+
+
+def test_a_connection_is_ended_once_nothing_was_unanswered_for_the_idle_time(rng: np.random.Generator) -> None:
+    world = opened_world(rng, config=Config(idle_s=30.0))
+    world.pass_time(29.0)
+    world.spool_some(1)
+    world.deliver_to_service()
+    world.deliver_to_client(0)
+    world.pass_time(29.0)
+    assert world.state is State.OPEN  # its answer is not durable yet
+    world.settle_durably(0)
+    world.pass_time(29.9)
+    assert world.state is State.OPEN
+    world.pass_time(0.1)
+    assert (world.state, world.wire, world.session.failures) == (State.IDLE, None, 0)
+    world.pass_time(1e6)
+    assert world.wire is None
+    world.spool_some(1)
+    assert world.wire is not None
+    world.calm_down()
+    assert sorted(world.settled) == [0, 1]
+
+
+def test_a_connection_with_a_delta_that_waits_for_its_time_is_kept(rng: np.random.Generator) -> None:
+    world = opened_world(rng, config=Config(idle_s=30.0))
+    world.spool_some(1)
+    wire = world.wire
+    assert wire is not None
+    world.in_flight.clear()
+    busy = Refusal.of(ServiceReason.OVERLOADED, "not now", 600_000)
+    world.tell(Answered(world.now, wire.number, answer(0, Status.REFUSED, busy)))
+    world.pass_time(599.0)
+    assert world.wire is wire
