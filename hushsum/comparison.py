@@ -9,7 +9,7 @@ overstates the error.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -160,14 +160,10 @@ class _Noise:
         return -draws * np.log1p(-self.variance * (np.cosh(t * self.weight) - 1.0))
 
 
-def _joined(correlation: float, one: _Noise, other: _Noise) -> list[_Noise]:
-    """The difference of two that share draws: a sum of draws, each with its weight in one minus that in the other.
-
-    Of two releases of one sequence both weights have the same sign, so that none is above the larger of the two.
-    """
-    deviation = np.sqrt(_variance(correlation, one.deviation, other.deviation))
-    weight = np.maximum(one.weight, other.weight) if correlation > 0.0 else one.weight + other.weight
-    return [_Noise(deviation, weight, one.variance, one.is_gaussian)]
+def _joined(opposed: float, one: _Noise, other: _Noise) -> list[_Noise]:
+    """The difference of two that share draws with opposite signs: a sum of draws, each with the weights of both."""
+    deviation = np.sqrt(_variance(opposed, one.deviation, other.deviation))
+    return [_Noise(deviation, one.weight + other.weight, one.variance, one.is_gaussian)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +212,11 @@ def _chernoff(parts: "Sequence[_Noise | _Sample]", distance: Floats) -> Floats:
     return tail
 
 
-def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer, correlation: float) -> Callable[[Floats], Floats]:
+def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer, opposed: float) -> Callable[[Floats], Floats]:
     """P(error ≥ distance) of a difference of means of rows, by Student's t, where densities are ``pooled``."""
     # Rows that agree by chance have less spread than their noise has.
-    least = _variance(correlation, *(math.sqrt(each.least_variance) for each in sides))
-    of_totals = _variance(correlation, *(pooled * each.total_error / each.total for each in sides))
+    least = _variance(opposed, *(math.sqrt(each.least_variance) for each in sides))
+    of_totals = _variance(opposed, *(pooled * each.total_error / each.total for each in sides))
     root = np.sqrt(np.maximum(np.square(found.std_error), least) + of_totals)
 
     def tail(distance: Floats) -> Floats:
@@ -230,13 +226,9 @@ def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer, correlatio
     return tail
 
 
-def _variance(correlation: float, one: Any, other: Any) -> Any:
-    """The variance of a difference with these standard deviations; the most that it is of a negative correlation.
-
-    A standard deviation may have the sign of a factor. A negative correlation counts as if no sign differed.
-    """
-    product = one * other if correlation > 0.0 else np.abs(one * other)
-    return np.maximum(np.square(one) + np.square(other) - 2.0 * correlation * product, 0.0)
+def _variance(opposed: float, one: Any, other: Any) -> Any:
+    """The most of the variance of a difference with these standard deviations, whose correlation is −``opposed``."""
+    return np.square(one) + np.square(other) + 2.0 * opposed * np.abs(one * other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +261,7 @@ class Comparison:
         """The difference of the numbers of records, (1,), with its standard error."""
         found = [_count(release, label) for release in (self.first, self.second)]
         value = found[0][0] - found[1][0]
-        std_error = math.sqrt(_variance(self._correlation, found[0][1], found[1][1]))
+        std_error = math.sqrt(_variance(self._opposed, found[0][1], found[1][1]))
         return Answer(np.array([value]), np.array([std_error]), "noise")
 
     def kernel_sum(self, queries: Any, *, label: str | None = None) -> Answer:
@@ -348,10 +340,11 @@ class Comparison:
         return f"Comparison({self.first!r}, {self.second!r})"
 
     @cached_property
-    def _correlation(self) -> float:
-        """Of the noise of both: of two releases, or of spans that follow each other, of one cumulative sequence."""
-        draws = query.shared_draws(self.first, self.second) or -query.opposed_draws(self.first, self.second)
-        return draws / math.sqrt((self.first.draws or 1.0) * (self.second.draws or 1.0)) if draws else 0.0
+    def _opposed(self) -> float:
+        """Minus the correlation of the noise of both, where it is below 0: of spans of one cumulative sequence."""
+        if not (draws := query.opposed_draws(self.first, self.second)):
+            return 0.0
+        return draws / math.sqrt((self.first.draws or 1.0) * (self.second.draws or 1.0))
 
     @property
     def _of_reports(self) -> bool:
@@ -363,7 +356,7 @@ class Comparison:
         """First minus second, answers over their totals; with errors from these, or from their counters."""
         if first.spread == "noise" or self._of_reports:
             bias = None if first.bias is None or second.bias is None else first.bias + second.bias
-            std_error = np.sqrt(_variance(self._correlation, first.std_error, second.std_error))
+            std_error = np.sqrt(_variance(self._opposed, first.std_error, second.std_error))
             return Answer(first.value - second.value, std_error, first.spread, first.degrees, bias)
         plan = self.first.plan
         chosen = query.classes_of(plan, label)
@@ -373,7 +366,7 @@ class Comparison:
             weight * math.sqrt((chosen.stop - chosen.start) * query.noise_variance(each.plan, draws=each.draws))
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
-        variance = float(_variance(self._correlation, *deviations))
+        variance = float(_variance(self._opposed, *deviations))
         weighted = weights[0] * counters[0] - weights[1] * counters[1]
         found = plan.family.answer(weighted, read_queries(plan, queries), noise_variance=variance).over(scale)
         # The mean is linear: weights are rounded, and this is not.
@@ -386,28 +379,10 @@ class Comparison:
         totals = max(n_first, 1.0), max(n_second, 1.0)
         found = self._differences(first, second, queries, label, totals)
         if found.spread == "noise" or self._of_reports:  # the errors of both counts are in both answers
-            if self._correlation > 0.0:
-                shared = self._shared_of_ratios(first, second, totals, of_first)
-                variance = np.square(first.std_error) + np.square(second.std_error) - 2.0 * shared
-                found = replace(found, std_error=np.sqrt(np.maximum(variance, 0.0)))
             return found, found
-        of_counts = _variance(
-            self._correlation, first.value * of_first / totals[0], second.value * of_second / totals[1]
-        )
+        of_counts = _variance(self._opposed, first.value * of_first / totals[0], second.value * of_second / totals[1])
         std_error = np.sqrt(np.square(found.std_error) + of_counts)
         return Answer(found.value, std_error, found.spread, found.degrees), found
-
-    def _shared_of_ratios(self, first: Answer, second: Answer, totals: tuple[float, float], of_first: float) -> Floats:
-        """The covariance of two densities f of noise alone, each S/n to first order, of two steps of one sequence.
-
-        The errors of S − f·n are sums of the same draws at both steps, with variances v(f) = A² − 2f·C + f²·B² in
-        draws. So their covariance is A² − (f + f′)·C + f·f′·B² = (v(f) + v(f′) − (f − f′)²·B²)/2 in shared draws.
-        """
-        one, other = self.first.draws or 1.0, self.second.draws or 1.0
-        halves = np.square(first.std_error * totals[0]) / one + np.square(second.std_error * totals[1]) / other
-        halves -= np.square((first.value - second.value) * of_first) / one
-        shared = self._correlation * math.sqrt(one * other) * halves / (2.0 * totals[0] * totals[1])
-        return np.asarray(shared, np.float64)
 
     def _tested(self, queries: Any, label: str | None, *, sampling: bool) -> tuple[Any, Answer, Floats]:
         """Places, the differences there, and the p-value of each alone."""
@@ -434,11 +409,9 @@ class Comparison:
             samples = [each.sample(np.clip(high, 0.0, 1.0)) for each in sides]
         if all(each.spread == "noise" for each in sides):
             noises = [each.noise(pooled) for each in sides]
-            alone = _chernoff(
-                [*(_joined(self._correlation, *noises) if self._correlation else noises), *samples], distance
-            )
+            alone = _chernoff([*(_joined(self._opposed, *noises) if self._opposed else noises), *samples], distance)
         else:
-            tail = _rows_tail(sides, pooled, of_rows, self._correlation)
+            tail = _rows_tail(sides, pooled, of_rows, self._opposed)
             alone = tail(distance) if not sampling else np.ones(len(distance))
             for part in _PARTS if sampling else ():  # what part of the distance hashing has, samples have the rest of
                 alone = np.minimum(alone, tail(part * distance) + _chernoff(samples, (1.0 - part) * distance))

@@ -242,7 +242,7 @@ def opposed_draws(one: Queryable, other: Queryable) -> float:
 
     Spans that follow each other share the noise of the release between them with opposite signs: their difference has
     more noise than the sum of both variances. It is minus the covariance, where that is negative; a positive one, with
-    which the difference has less noise, counts between two releases alone: see :func:`shared_draws`.
+    which the difference has less noise, is not counted: the two may be of different sequences of one plan.
     """
     if one.steps is None or other.steps is None or one.plan.id != other.plan.id:
         return 0.0
@@ -253,26 +253,6 @@ def opposed_draws(one: Queryable, other: Queryable) -> float:
         if step and second
     )
     return max(0.0, -covariance)
-
-
-def shared_draws(one: Queryable, other: Queryable) -> float:
-    """The covariance of the noise of two releases of one cumulative sequence, at least 0, in draws; 0 of all others.
-
-    With it their difference has the noise of the span between them (:func:`span_draws`). They are of one sequence where
-    they are of one plan and begin with the same window, the later step is of the later window, and one step is one
-    release.
-    """
-    if one.steps is None or other.steps is None or one.plan.id != other.plan.id:
-        return 0.0
-    (before, step), (before_other, step_other) = one.steps, other.steps
-    if before or before_other or one.period_ms is None or other.period_ms is None:
-        return 0.0
-    (start_ms, end_ms), (start_other_ms, end_other_ms) = one.period_ms, other.period_ms
-    if start_ms != start_other_ms or np.sign(step - step_other) != np.sign(end_ms - end_other_ms):
-        return 0.0
-    if step == step_other and not np.array_equal(one.counters, other.counters):
-        return 0.0
-    return noise_covariance(one.plan, step, step_other)
 
 
 def count(
