@@ -1,9 +1,10 @@
 """The audit log: what operators did on the web page, by whom, when and how it ended; an append-only file that is kept.
 
-Each action has two lines of JSON: one before it begins, without which it does not begin, and one once it has ended. Both
-are on disk when they are appended. An action with a first line alone was cut short: nobody knows how it ended.
+Each action has two lines of JSON: one before it begins, without which it does not begin, and one once it has ended.
+Each is on disk when it is appended. An action with a first line alone was cut short: nobody knows how it ended.
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -117,10 +118,10 @@ class AuditLog:
         try:
             # A write that was cut short has no line break: what follows it begins a line of its own.
             is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            with open(descriptor, "ab", buffering=0, closefd=False) as file:  # noqa: PTH123  a descriptor, no path
+            with open(descriptor, "ab", buffering=0, closefd=False) as file:
                 data = b"\n" * is_torn + entry.to_line()
                 if file.write(data) != len(data):
-                    raise OSError(28, os.strerror(28))  # ENOSPC: the rest did not fit
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

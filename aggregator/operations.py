@@ -169,13 +169,13 @@ class ServiceOperations:
         page = await self._admin.windows(before, WINDOWS_SHOWN)
         status = await self._admin.status()
         states = await self._admin.unfinished()
-        entries = [await self._window(window, state, states, status.releasing_stopped) for window, state in page.windows]
+        entries = [
+            await self._window(window, state, states, status.releasing_stopped) for window, state in page.windows
+        ]
         counts = Counter(state.value for state in states.values())
         return WindowList(entries, page.more, counts, status.releasing_stopped)
 
-    async def _window(
-        self, window: int, state: str, states: Mapping[int, WindowState], stopped: str
-    ) -> WindowEntry:
+    async def _window(self, window: int, state: str, states: Mapping[int, WindowState], stopped: str) -> WindowEntry:
         schedule, now_ms = self._plan.window, self._runtime.now_ms()
         start_ms, end_ms, due = schedule.start_ms(window), schedule.end_ms(window), due_ms(schedule, window)
         entry = WindowEntry(window, start_ms, end_ms, state, "", is_early=state == WindowState.OPEN and now_ms < due)
@@ -218,7 +218,9 @@ class ServiceOperations:
             if (plan := await self._admin.plan(bytes.fromhex(plan_id))) is not None:
                 schedules[plan_id] = plan.window
         entries = await self._runtime.blocking(_history, account, names, schedules)
-        charged = [each.window for each in account.spends if each.plan_id == self._plan.hex_id and each.window is not None]
+        charged = [
+            each.window for each in account.spends if each.plan_id == self._plan.hex_id and each.window is not None
+        ]
         first = max(
             max(charged, default=-(2**62)) + 1,
             min(states, default=newest[0][0] + 1 if newest else self._plan.window.index_at(self._runtime.now_ms())),
@@ -292,10 +294,15 @@ class ServiceOperations:
         book = WindowBook(states)
         if action.what == RELEASE:
             book.check_outcome(window)
-            cost = cost_text(self._plan.privacy_cost) if hasattr(self._plan, "privacy_cost") else ""
+            charged = ""
+            if self._plan.privacy.mode == "central" and self._plan.window.kind != CUMULATIVE:
+                cost = spend_of(self._plan, kind=self._plan.window.kind, window=window).loss.cost(
+                    self._plan.limits.delta
+                )
+                charged = "" if cost is None else f", charged to the ledger ({cost_text(cost)})"
             return (
-                f"The outcome of window {window} is drawn, charged to the ledger{cost and f' ({cost})'} and published, and "
-                "what was collected in it is erased. This cannot be undone."
+                f"The outcome of window {window} is drawn{charged} and published, and what was collected in it is erased. "
+                "This cannot be undone."
             )
         book.check_seal(window)
         if not action.early:
@@ -432,9 +439,7 @@ def _ranked(samples: Mapping[tuple[str, str], int], metric: str) -> tuple[tuple[
     return tuple(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
-def _history(
-    account: Account, names: Mapping[str, str], schedules: Mapping[str, Schedule]
-) -> tuple[SpendEntry, ...]:
+def _history(account: Account, names: Mapping[str, str], schedules: Mapping[str, Schedule]) -> tuple[SpendEntry, ...]:
     """The ledger after each of at most :data:`SPENDS_SHOWN` spends. Call it in a worker thread."""
     spends = account.spends
     number = min(len(spends), SPENDS_SHOWN)

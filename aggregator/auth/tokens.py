@@ -366,8 +366,8 @@ def issue(
 def adding(issued: Collection[IssuedToken], now_ms: int) -> Callable[[TokenTable], TokenTable]:
     """A change of a table that adds new tokens.
 
-    It raises TokenTableError if a name already has a valid token: two devices with tokens of one name would count as one
-    client.
+    It raises TokenTableError if a name already has a valid token: two devices with tokens of one name would count as
+    one client.
     """
 
     def change(table: TokenTable) -> TokenTable:
