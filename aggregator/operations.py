@@ -1,6 +1,7 @@
-"""What operators see and do on the web page: the administration of the gRPC service, tokens, certificates, an audit log.
+"""What operators see and do on the web page: status, windows, ledger, tokens, certificates, and an audit log.
 
-There is no second path to the data: seals, releases, windows and the ledger are those of :class:`aggregator.api.admin.Admin`.
+There is no second path to the data: seals, releases, windows and the ledger are those of the gRPC administration,
+:class:`aggregator.api.admin.Admin`.
 """
 
 import asyncio
@@ -9,13 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from aggregator.api.admin import WINDOWS_SHOWN, Admin
 from aggregator.audit import BEGUN, DONE, FAILED, AuditEntry, AuditError, AuditLog
-from aggregator.auth.tokens import TokenEntry, TokenFile, adding, change_table, issue, removing
+from aggregator.auth.tokens import (
+    IssuedToken,
+    TokenEntry,
+    TokenFile,
+    TokenTable,
+    TokenTableError,
+    adding,
+    change_table,
+    issue,
+    removing,
+)
 from aggregator.config import Config
+from aggregator.errors import WindowOrderError
 from aggregator.logs import journal
 from aggregator.model import Scope
 from aggregator.observability.host import expiries
@@ -187,24 +198,23 @@ class ServiceOperations:
         return replace(entry, waits_for=await self._waits_for(window, state, book, stopped, now_ms), action=action)
 
     async def _waits_for(self, window: int, state: str, book: WindowBook, stopped: str, now_ms: int) -> str:
-        by_hand = "an operator, because the setting manual is on"
         if state == WindowState.CLOSING:
             partitions = await self._admin.unsealed_partitions(window)
             listed = ", ".join(map(str, partitions))
             return f"the folds of the partitions {listed}" if partitions else "the releaser to note its seal"
-        if state == WindowState.OPEN:
-            if now_ms < self._plan.window.end_ms(window):
-                return "its end"
-            if now_ms < due_ms(self._plan.window, window):
-                return "late submissions"
-            first = book.next_to_seal()
-            if first is not None and first < window:
-                return f"window {first:,} to be sealed"
-            return by_hand if self._config.manual else stopped or "the releaser to seal it"
-        first = min(book.states)
-        if first < window:
-            return f"the outcome of window {first:,}"
-        return stopped or (by_hand if self._config.manual else "the releaser to draw its outcome")
+        who = "an operator, because the setting manual is on" if self._config.manual else "the releaser"
+        if state == WindowState.SEALED:
+            first = min(book.states)
+            return f"the outcome of window {first:,}" if first < window else stopped or who
+        return self._open_waits_for(window, book, who, now_ms)
+
+    def _open_waits_for(self, window: int, book: WindowBook, who: str, now_ms: int) -> str:
+        if now_ms < self._plan.window.end_ms(window):
+            return "its end"
+        if now_ms < due_ms(self._plan.window, window):
+            return "late submissions"
+        first = book.next_to_seal()
+        return f"window {first:,} to be sealed" if first is not None and first < window else who
 
     # --------------------------------------------------------------------------------------------------------- ledger
 
@@ -218,9 +228,8 @@ class ServiceOperations:
             if (plan := await self._admin.plan(bytes.fromhex(plan_id))) is not None:
                 schedules[plan_id] = plan.window
         entries = await self._runtime.blocking(_history, account, names, schedules)
-        charged = [
-            each.window for each in account.spends if each.plan_id == self._plan.hex_id and each.window is not None
-        ]
+        own = [each for each in account.spends if each.plan_id == self._plan.hex_id]
+        charged = [each.window for each in own if each.window is not None]
         first = max(
             max(charged, default=-(2**62)) + 1,
             min(states, default=newest[0][0] + 1 if newest else self._plan.window.index_at(self._runtime.now_ms())),
@@ -236,7 +245,7 @@ class ServiceOperations:
             left,
             last,
             None if last is None else self._plan.window.end_ms(last),
-            any(each.plan_id != self._plan.hex_id for each in account.spends),
+            len(own) < len(account.spends),
         )
 
     # --------------------------------------------------------------------------------------------------------- tokens
@@ -267,8 +276,12 @@ class ServiceOperations:
     async def _check(self, action: Action) -> str:
         if self._log is None:
             raise ActionError(_NO_LOG)
-        if action.what in {SEAL, RELEASE}:
-            return await self._check_window(action)
+        try:
+            return await (self._check_window if action.what in {SEAL, RELEASE} else self._check_token)(action)
+        except (WindowOrderError, TokenTableError) as error:
+            raise ActionError(str(error)) from error
+
+    async def _check_token(self, action: Action) -> str:
         if self._tokens is None:
             raise ActionError("this service has no file of tokens")
         now_ms, table = self._runtime.now_ms(), self._tokens.table
@@ -281,8 +294,8 @@ class ServiceOperations:
         assert entry is not None, "else removing would have refused it"
         whose = entry.name if self._is_per_client or not _is_client(entry) else "a device"
         return (
-            f"The token {action.id} of {whose} is refused from then on, its open streams are closed, and its sessions of "
-            "this page end. This cannot be undone; a new token can be issued."
+            f"The token {action.id} of {whose} is refused from then on, its open streams are closed, and its sessions "
+            "of this page end. This cannot be undone; a new token can be issued."
         )
 
     async def _check_window(self, action: Action) -> str:
@@ -296,13 +309,12 @@ class ServiceOperations:
             book.check_outcome(window)
             charged = ""
             if self._plan.privacy.mode == "central" and self._plan.window.kind != CUMULATIVE:
-                cost = spend_of(self._plan, kind=self._plan.window.kind, window=window).loss.cost(
-                    self._plan.limits.delta
-                )
+                spend = spend_of(self._plan, kind=self._plan.window.kind, window=window)
+                cost = spend.loss.cost(self._plan.limits.delta)
                 charged = "" if cost is None else f", charged to the ledger ({cost_text(cost)})"
             return (
-                f"The outcome of window {window} is drawn{charged} and published, and what was collected in it is erased. "
-                "This cannot be undone."
+                f"The outcome of window {window} is drawn{charged} and published, and what was collected in it is "
+                "erased. This cannot be undone."
             )
         book.check_seal(window)
         if not action.early:
@@ -398,8 +410,8 @@ class ServiceOperations:
         if action.what == RELEASE:
             released = await self._admin.release(action.window)
             what = "withheld" if released.release.withheld else "released"
-            text = f"window {released.release.window} is {what}; ε spent {released.epsilon_spent}, left {released.epsilon_left}"
-            return Done(text)
+            ledger = f"ε spent {released.epsilon_spent}, left {released.epsilon_left}"
+            return Done(f"window {released.release.window} is {what}; {ledger}")
         if self._tokens is None:
             raise ActionError("this service has no file of tokens")
         if action.what == REVOKE:
@@ -409,15 +421,16 @@ class ServiceOperations:
         await self._change(adding([issued], self._runtime.now_ms()))
         return Done(f"token {issued.entry.id} is issued", issued.text)
 
-    def _issued(self, action: Action) -> Any:
+    def _issued(self, action: Action) -> IssuedToken:
         now_ms = self._runtime.now_ms()
         expires_ms = None if action.days is None else now_ms + action.days * _DAY_MS
         scopes = [Scope(each) for each in action.scopes]
         return issue(self._entropy, action.name, scopes, now_ms=now_ms, expires_ms=expires_ms)
 
-    async def _change(self, change: Callable[[Any], Any]) -> None:
+    async def _change(self, change: Callable[[TokenTable], TokenTable]) -> None:
+        path = self._config.tokens
         assert self._tokens is not None, "checked before"
-        path: Path = self._config.tokens  # type: ignore[assignment]
+        assert path is not None, "there is a file of tokens"
         try:
             await self._runtime.blocking(partial(change_table, path, change))
         except OSError as error:

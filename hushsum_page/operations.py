@@ -276,7 +276,7 @@ class Operations(Protocol):
         ...
 
     async def act(self, action: Action, holder: Holder) -> Done:
-        """Does it, with an entry of the audit log before and one after it; it goes on where nobody waits for it any more.
+        """Does it, between two lines of the audit log; it goes on where nobody waits for it any more.
 
         Raises:
             ActionError: It failed, which the log says, too; or the log cannot be written, and it was not done.

@@ -1,8 +1,9 @@
 """The operator's views: the service, its windows, ledger and tokens, the audit log, and actions with a confirmation."""
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +16,7 @@ from hushsum_page.operations import (
     SEAL,
     Action,
     ActionError,
+    Certificates,
     LedgerHistory,
     Operations,
     WindowEntry,
@@ -28,6 +30,8 @@ _SOON_DAYS: Final = 14
 _WINDOW_MAX: Final = 2**53
 #: What an action is called on its button.
 _VERBS: Final = {SEAL: "Seal", RELEASE: "Release", ISSUE: "Issue the token", REVOKE: "Revoke the token"}
+#: What an action is called in an address.
+_ACTIONS: Final = {"seal": SEAL, "release": RELEASE, "issue": ISSUE, "revoke": REVOKE}
 #: The view that an action belongs to.
 _BACK: Final = {SEAL: "/windows", RELEASE: "/windows", ISSUE: "/tokens", REVOKE: "/tokens"}
 
@@ -59,7 +63,7 @@ class OperatorViews:
         return self._site.page(
             request,
             "service.html",
-            status=status,
+            about=status,
             plans=shown.plans,
             now=utc(shown.now_ms),
             lease_left="" if shown.lease_left_s is None else f"{max(shown.lease_left_s, 0.0):.0f} s",
@@ -69,9 +73,7 @@ class OperatorViews:
             is_by_minutes=shown.is_by_minutes,
             behind=sum(behind),
             has_stopped=any(each.stopped for each in status.folds),
-            certificates=[
-                _certificate(each.setting, each.ends_ms, each.problem, shown.now_ms) for each in shown.certificates
-            ],
+            certificates=[_certificate(each, shown.now_ms) for each in shown.certificates],
         )
 
     async def windows(self, request: Request) -> Response:
@@ -125,8 +127,12 @@ class OperatorViews:
 
     async def confirm(self, request: Request) -> Response:
         """What an action would do, with the form that does it; it changes nothing."""
-        action = _action_of(request)
-        text = await self._operations.check(action)
+        what = _ACTIONS.get(request.query_params.get("action", ""), "action")
+        try:
+            action = _action_of(what, request.query_params)
+            text = await self._operations.check(action)
+        except ActionError as error:
+            return self._failed(request, what, str(error))
         own = action.what == REVOKE and action.id == request.state.session.holder.proof
         id = self._confirmations.ask(action, request.state.session.form_token)
         return self._site.page(
@@ -150,11 +156,12 @@ class OperatorViews:
         try:
             done = await self._operations.act(action, session.holder)
         except ActionError as error:
-            text = str(error)
-            return self._site.page(
-                request, "failed.html", status=422, text=text, what=action.what, back=_BACK[action.what]
-            )
+            return self._failed(request, action.what, str(error))
         return self._site.page(request, "done.html", done=done, what=action.what, back=_BACK[action.what])
+
+    def _failed(self, request: Request, what: str, text: str) -> Response:
+        back = _BACK.get(what, "/service")
+        return self._site.page(request, "failed.html", status=422, text=text, what=what, back=back)
 
 
 class _Window(NamedTuple):
@@ -171,8 +178,7 @@ class _Window(NamedTuple):
     def of(cls, entry: WindowEntry) -> "_Window":
         verb = {"seal": "Seal early…" if entry.is_early else "Seal…", "release": "Release…"}.get(entry.action, "")
         early = "&early=yes" if entry.is_early else ""
-        what = {"seal": "seal", "release": "release"}.get(entry.action, "")
-        address = f"/confirm?action={what}&window={entry.window}{early}" if what else ""
+        address = f"/confirm?action={entry.action}&window={entry.window}{early}" if entry.action else ""
         period = f"{utc(entry.start_ms).removesuffix(' UTC')} to {utc(entry.end_ms)}"
         return cls(f"{entry.window:,}", period, entry.state, entry.waits_for, verb, address)
 
@@ -185,28 +191,21 @@ def _window_of(text: str) -> int | None:
     return int(text) if abs(int(text)) <= _WINDOW_MAX else None
 
 
-def _action_of(request: Request) -> Action:
+def _action_of(what: str, given: QueryParams) -> Action:
     """The action that an address asks for; ActionError: none can be read of it."""
-    given = request.query_params
-    match given.get("action"):
-        case "seal" | "release" as what:
-            window = _window_of(given.get("window", ""))
-            if window is None:
-                raise ActionError("window: expected the number of a window")
-            return Action(
-                SEAL if what == "seal" else RELEASE, window, early=given.get("early") == "yes" and what == "seal"
-            )
-        case "issue":
-            scopes = tuple(each for each in SCOPES if each in given.getlist("scope"))
-            if not scopes:
-                raise ActionError("scope: choose at least one")
-            return Action(
-                ISSUE, name=given.get("name", "").strip(), scopes=scopes, days=_days_of(given.get("days", ""))
-            )
-        case "revoke":
-            return Action(REVOKE, id=given.get("id", "").strip())
-        case _:
-            raise ActionError("action: expected seal, release, issue or revoke")
+    if what in {SEAL, RELEASE}:
+        window = _window_of(given.get("window", ""))
+        if window is None:
+            raise ActionError("window: expected the number of a window")
+        return Action(what, window, early=what == SEAL and given.get("early") == "yes")
+    if what == ISSUE:
+        scopes = tuple(each for each in SCOPES if each in given.getlist("scope"))
+        if not scopes:
+            raise ActionError("scope: choose at least one")
+        return Action(ISSUE, name=given.get("name", "").strip(), scopes=scopes, days=_days_of(given.get("days", "")))
+    if what == REVOKE:
+        return Action(REVOKE, id=given.get("id", "").strip())
+    raise ActionError("action: expected seal, release, issue or revoke")
 
 
 def _days_of(text: str) -> int | None:
@@ -214,9 +213,7 @@ def _days_of(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= _DAYS_MAX):
-        raise ActionError(
-            f"valid for: expected days, from 1 to {_DAYS_MAX:,}, or nothing for a token that does not expire"
-        )
+        raise ActionError(f"valid for days: expected 1 to {_DAYS_MAX:,}, or nothing for a token that does not expire")
     return int(text)
 
 
@@ -224,13 +221,15 @@ def _number(window: int | None) -> str:
     return "" if window is None else f"{window:,}"
 
 
-def _certificate(setting: str, ends_ms: int | None, problem: str, now_ms: int) -> dict[str, Any]:
+def _certificate(found: Certificates, now_ms: int) -> dict[str, str]:
     """A line of the table of certificates."""
+    ends_ms = found.ends_ms
     if ends_ms is None:
-        return {"setting": setting, "ends": "not known", "left": problem, "state": "wrong"}
+        return {"setting": found.setting, "ends": "not known", "left": found.problem, "state": "wrong"}
     days = (ends_ms - now_ms) // _DAY_MS
     left = "expired" if ends_ms <= now_ms else "today" if days == 0 else f"in {days:,} day{'' if days == 1 else 's'}"
-    return {"setting": setting, "ends": utc(ends_ms), "left": left, "state": "wrong" if days < _SOON_DAYS else ""}
+    state = "wrong" if days < _SOON_DAYS else ""
+    return {"setting": found.setting, "ends": utc(ends_ms), "left": left, "state": state}
 
 
 def _ends(shown: LedgerHistory) -> str:
@@ -243,4 +242,5 @@ def _ends(shown: LedgerHistory) -> str:
         return ""
     alone = " and other plans spend nothing" if shown.is_shared else ""
     when = "" if shown.ends_ms is None else f", which ends at {utc(shown.ends_ms)}"
-    return f"If each window from now on is charged{alone}, the last one that it pays for is window {shown.last_paid:,}{when}."
+    last = f"the last one that it pays for is window {shown.last_paid:,}{when}"
+    return f"If each window from now on is charged{alone}, {last}."
