@@ -127,7 +127,8 @@ class Admin:
 
     async def unfinished(self) -> Mapping[int, WindowState]:
         """Windows without an outcome."""
-        return await self._store.unfinished(self._plan.id)
+        found = await self._store.unfinished(self._plan.id)
+        return {window: WindowState(state) for window, state in found.items()}
 
     async def unsealed_partitions(self, window: int) -> list[int]:
         """The partitions that have not stored their sealed counters of a window."""
