@@ -160,7 +160,7 @@ class Services:
             page.goto(f"{self.bases[name]}/sign-in")
             page.fill("#token", self.admin.text)
             page.press("#token", "Enter")
-            page.wait_for_url(f"{self.bases[name]}/")
+            page.wait_for_url(f"{self.bases[name]}/", timeout=5000)
             self.states[name] = context.storage_state()
             context.close()
         settings = {"viewport": {"width": 1180, "height": 900}, "storage_state": self.states[name], **settings}
