@@ -155,7 +155,7 @@ class Service:
             await self._start_releasing(leadership)
             await self._start_followers(backends)
         if config.page_listen:
-            self._start_page(server)
+            self._start_page(server, admin)
         self.telemetry.attend(server, supervisor.failed, stack)
         await self._start_probes(folder, staleness)
         await server.start()
@@ -165,13 +165,30 @@ class Service:
             folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.telemetry.health_page)
             stack.callback(folder.forget_listening)
 
-    def _start_page(self, server: Server) -> None:
+    def _start_page(self, server: Server, admin: Admin) -> None:
+        from aggregator.operations import ServiceOperations
         from aggregator.page import ServicePage  # it needs the extra page, which is for this alone
 
-        page = ServicePage(self.config, self.catalog, server.tokens, self.runtime)
+        operations = ServiceOperations(
+            self.plan,
+            self.config,
+            admin,
+            tokens=server.tokens,
+            metrics=self.metrics,
+            runtime=self.runtime,
+            entropy=OsEntropy(),
+            addresses=self._addresses,
+            loop=asyncio.get_running_loop(),
+        )
+        page = ServicePage(self.config, self.catalog, server.tokens, self.runtime, operations)
         self.page, self.tokens = page.address, server.tokens
         page.start()
         self._supervisor.at_the_end("page", lambda: self.runtime.blocking(page.stop), self._stop_s)
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        """What this process answers, and where; empty where it does not."""
+        health = self.telemetry.health_page
+        return [("gRPC", self.grpc), ("web page", self.page), ("metrics", self.metrics_page), ("health", health)]
 
     async def _folds(self, backends: Backends) -> Folds:
         """The folds of this process; or all folds by their stored marks, where other processes fold, too."""

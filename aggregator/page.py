@@ -24,6 +24,7 @@ from hushsum.plan import Plan
 from hushsum.signing import accessible_to_others
 from hushsum_page.app import page_app
 from hushsum_page.library import Library, warm_up
+from hushsum_page.operations import Operations
 from hushsum_page.server import BoundedListener, PageServer
 from hushsum_page.sessions import Holder, Sessions
 from hushsum_page.settings import PageSettings, ProxySignOn
@@ -137,6 +138,7 @@ class ServicePage:
         catalog: What it shows.
         tokens: Who may sign in; None: only whom the proxy names.
         runtime: The service's clocks and tasks.
+        operations: What its operators see and do.
 
     Attributes:
         address: Where it listens, ``host:port``.
@@ -145,7 +147,14 @@ class ServicePage:
         ConfigError: The address, a certificate or the proxy's secret cannot be used.
     """
 
-    def __init__(self, config: Config, catalog: ReleaseCatalog, tokens: TokenFile | None, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        config: Config,
+        catalog: ReleaseCatalog,
+        tokens: TokenFile | None,
+        runtime: Runtime,
+        operations: Operations,
+    ) -> None:
         proxy, tls = proxy_of(config), tls_of(config, runtime.monotonic)
         listener = page_listener(config, runtime.monotonic)
         self.address = f"{config.page_listen.rpartition(':')[0]}:{listener.port}"
@@ -157,7 +166,7 @@ class ServicePage:
         self._workers = Workers()
         self._workers.prepare(warm_up)
         library = Library(source, self._workers, counters_max=config.counters_max)
-        app = page_app(library, sessions, settings, runtime.monotonic, on_error=_log_error)
+        app = page_app(library, sessions, settings, runtime.monotonic, operations=operations, on_error=_log_error)
         self._server = PageServer(listener, app, tls)
 
     def start(self) -> None:

@@ -97,7 +97,7 @@ def add(  # noqa: PLR0913  one argument an option
     as_json: bool,
 ) -> None:
     """Create a token, or --count tokens for a fleet of clients, and show it once."""
-    from aggregator.auth.tokens import issue
+    from aggregator.auth.tokens import adding, issue
     from aggregator.model import Scope
     from hushsum.entropy import OsEntropy
 
@@ -108,17 +108,7 @@ def add(  # noqa: PLR0913  one argument an option
         issue(entropy, each, wanted, now_ms=now_ms, expires_ms=until_ms) for each in _names(name, count, name_prefix)
     ]
 
-    def change(table: "TokenTable") -> "TokenTable":
-        taken = {entry.name for entry in table if entry.is_good(now_ms)}
-        for each in issued:
-            if each.entry.name in taken:
-                raise click.ClickException(
-                    f"{each.entry.name} already has a token: rotate it, or revoke it first; two devices with tokens "
-                    "of one name would count as one client"
-                )
-        return table.changed(with_=[each.entry for each in issued])
-
-    _change_and_show(file, change, issued, one=count is None, out=out, as_json=as_json)
+    _change_and_show(file, adding(issued, now_ms), issued, one=count is None, out=out, as_json=as_json)
 
 
 @tokens.command("list", short_help="List tokens.", epilog=examples("hushsum admin tokens list --file tokens.jsonl"))

@@ -16,12 +16,15 @@ from starlette.types import ASGIApp
 
 from hushsum.errors import HushsumError, PlanError, ReleaseError
 from hushsum_page.analyst_views import AnalystViews
+from hushsum_page.confirmations import Confirmations
 from hushsum_page.library import Library
 from hushsum_page.middleware import Guard, OnError
+from hushsum_page.operations import Operations
+from hushsum_page.operator_views import OperatorViews
 from hushsum_page.questions import QuestionError
 from hushsum_page.sessions import Holder, Session, Sessions, SignInLimit, is_same
 from hushsum_page.settings import PROXY_HEADER, PageSettings
-from hushsum_page.site import READ, Endpoint, NavigationEntry, Site, View, may_see
+from hushsum_page.site import ADMIN, READ, Endpoint, NavigationEntry, Site, View, may_see
 from hushsum_page.source import MissingReleaseError
 from hushsum_page.workers import BusyError
 
@@ -33,6 +36,13 @@ _COMPRESSED_MIN: Final = 1024
 _NAVIGATION: Final = (
     NavigationEntry("/", "Plans", READ),
     NavigationEntry("/compare", "Compare", READ),
+)
+_OPERATORS_NAVIGATION: Final = (
+    NavigationEntry("/service", "Service", ADMIN),
+    NavigationEntry("/windows", "Windows", ADMIN),
+    NavigationEntry("/ledger", "Ledger", ADMIN),
+    NavigationEntry("/tokens", "Tokens", ADMIN),
+    NavigationEntry("/audit", "Audit log", ADMIN),
 )
 
 _logger = logging.getLogger("hushsum_page")
@@ -48,6 +58,7 @@ class Page:
         clock: Seconds that never go back.
         signs_in_by_address: Whether the token may be in the address of the sign-in, as of ``hushsum view``, whose
             token is used up by the first request.
+        operations: What operators see and do; None: there is no service, and so none of their views.
     """
 
     def __init__(
@@ -58,12 +69,16 @@ class Page:
         clock: Callable[[], float],
         *,
         signs_in_by_address: bool,
+        operations: Operations | None = None,
     ) -> None:
         self._sessions, self._settings = sessions, settings
         self._limit = SignInLimit(clock)
         self._by_address = signs_in_by_address
-        self._site = Site(_NAVIGATION)
+        self._site = Site(_NAVIGATION if operations is None else _NAVIGATION + _OPERATORS_NAVIGATION)
         self._views = AnalystViews(library, self._site).views()
+        if operations is not None:
+            confirmations = Confirmations(sessions.secret, clock)
+            self._views += OperatorViews(operations, confirmations, self._site).views()
 
     def app(self, on_error: OnError) -> ASGIApp:
         """With everything around it."""
@@ -241,6 +256,7 @@ def page_app(
     clock: Callable[[], float],
     *,
     signs_in_by_address: bool = False,
+    operations: Operations | None = None,
     on_error: OnError = log_error,
 ) -> ASGIApp:
     """The page.
@@ -251,6 +267,8 @@ def page_app(
         settings: How it is reached.
         clock: Seconds that never go back.
         signs_in_by_address: Whether the token may be in the address of the sign-in.
+        operations: What operators see and do; None: their views are left out.
         on_error: Hears of errors that nobody foresaw.
     """
-    return Page(library, sessions, settings, clock, signs_in_by_address=signs_in_by_address).app(on_error)
+    page = Page(library, sessions, settings, clock, signs_in_by_address=signs_in_by_address, operations=operations)
+    return page.app(on_error)

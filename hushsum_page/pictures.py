@@ -488,6 +488,50 @@ def _steps(panel: StepPanel, box: _Box) -> Picture:
     return Picture(_svg(box, parts, caption), caption, is_wide=box.width > 600)
 
 
+# ------------------------------------------------------------------------------------------------------------- spending
+
+
+def spending(at_ms: Sequence[int], spent: Sequence[float], total: float, ends_ms: int | None) -> Picture:
+    """What is spent of a total over time, in steps; and the straight line to its end, where that is known.
+
+    Args:
+        at_ms: (m,) moments in ms since 1970 UTC, in ascending order; m is at least 1.
+        spent: (m,) what is spent from each moment on.
+        total: The limit, above 0.
+        ends_ms: When it is spent at this pace; None: not known, or never.
+    """
+    box = _Box(1040, 300)
+    times, values = np.asarray(at_ms, np.float64), np.asarray(spent, np.float64)
+    first, last = float(times[0]), float(times[-1])
+    # An end that is far away would press what was spent against the axis.
+    reach = last + 4 * max(last - first, 1.0)
+    end = min(float(ends_ms), reach) if ends_ms is not None and ends_ms > last else last
+    right = end if end > first else first + 3_600_000.0
+    x, y = _Axis(first, right, *box.x), _Axis(0.0, 1.08 * max(total, float(values.max())), *box.y)
+    labels = ("end of the window (UTC)", "ε spent")
+    parts = _axes(box, x, y, labels, (time_ticks(first, right, 7), ticks(0.0, y.high)), grid=True)
+    place = float(y(total))
+    parts.append(_element("path", d=f"M{_number(box.x[0])} {_number(place)}H{_number(box.x[1])}", class_="limit"))
+    parts.append(_text(box.x[0] + 6, place - 5, f"total ε = {total:.6g}", "label"))
+    across = np.repeat(x.all(times), 2)[1:]
+    height = np.repeat(y.all(values), 2)[:-1]
+    parts.append(_element("path", d=f"M{_points(across, height)}", class_=f"curve {_colour_class(RELEASED_COLOUR)}"))
+    if len(times) <= _DOTS_MAX:
+        dot = f"dot {_colour_class(RELEASED_COLOUR)}"
+        parts.extend(
+            _element("circle", cx=float(each), cy=float(there), r=2.5, class_=dot)
+            for each, there in zip(x.all(times), y.all(values), strict=True)
+        )
+    caption = "What is spent of the ledger, after each window"
+    if ends_ms is not None and ends_ms > last:
+        share = (end - last) / (ends_ms - last)
+        reached = float(values[-1]) + share * (total - float(values[-1]))
+        path = f"M{_number(x(last))} {_number(y(float(values[-1])))}L{_number(x(end))} {_number(y(reached))}"
+        parts.append(_element("path", d=path, class_="pace"))
+        caption += "; dashed: towards its end, if each window is charged"
+    return Picture(_svg(box, parts, caption), caption, is_wide=True)
+
+
 # ------------------------------------------------------------------------------------------------------------- pointer
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,6 +30,7 @@ _ERRORS: Final[Mapping[int, str]] = {
     403: "Not allowed",
     404: "Not found",
     405: "Not allowed here",
+    409: "Nothing was done",
     413: "Too large",
     422: "This cannot be shown",
     429: "Too many attempts",
@@ -139,6 +141,14 @@ class Site:
             return self.missing(request)
         headers = {"cache-control": "public, max-age=31536000, immutable"}
         return Response(found[0], headers={**headers, "content-type": found[1]})
+
+
+def utc(at_ms: int) -> str:
+    """A moment, in ms since 1970, as pages write it; a question mark for one beyond the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def may_see(holder: Any, scope: str) -> bool:

@@ -1,12 +1,12 @@
 """The service Administration: status, windows, ledger, and manual seals and releases."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
-from aggregator.model import Scope
+from aggregator.model import Lease, Scope
 from aggregator.observability.metrics import Metrics
 from aggregator.release.catalog import info_of
 from aggregator.release.leader import Leadership
@@ -92,11 +92,9 @@ class Admin:
     async def status(self) -> ServiceStatus:
         newest = await self._store.newest_windows(self._plan.id, None, WINDOWS_SHOWN)
         unfinished = await self._store.unfinished(self._plan.id)
-        account = await self._store.account(self._plan.privacy.population)
+        account = await self.account()
         limits, spent, left = account.limits, account.spent, account.left
-        lease = await self._store.lease(self._plan.id)
-        if lease is not None and lease.left_s < 0:
-            lease = None  # it has run out: no process releases now
+        lease = await self.lease()
         return ServiceStatus(
             plan_id=self._plan.id,
             plan_name=self._plan.name,
@@ -117,6 +115,29 @@ class Admin:
             releaser_address="" if lease is None else lease.address,
             folds=await self._folds(),
         )
+
+    async def lease(self) -> Lease | None:
+        """The lease of the process that releases; None: none does now."""
+        lease = await self._store.lease(self._plan.id)
+        return None if lease is None or lease.left_s < 0 else lease  # it may have run out
+
+    async def account(self) -> Account:
+        """The ledger of this plan's population."""
+        return await self._store.account(self._plan.privacy.population)
+
+    async def unfinished(self) -> Mapping[int, WindowState]:
+        """Windows without an outcome."""
+        found = await self._store.unfinished(self._plan.id)
+        return {window: WindowState(state) for window, state in found.items()}
+
+    async def unsealed_partitions(self, window: int) -> list[int]:
+        """The partitions that have not stored their sealed counters of a window."""
+        marks = await self._store.fold_marks(self._plan.id)
+        return sorted(partition for partition, mark in marks.items() if mark.closed_through < window)
+
+    async def plan(self, plan_id: bytes) -> Plan | None:
+        """A plan of the store."""
+        return await self._store.load_plan(plan_id)
 
     async def _folds(self) -> tuple[FoldStatus, ...]:
         folds = []
@@ -142,7 +163,7 @@ class Admin:
     async def ledger(self, skip: int, limit: int) -> LedgerPage:
         """The ledger of this plan's population, with at most ``limit`` spends after the ``skip`` newest."""
         newest = await self._store.newest_windows(self._plan.id, None, 1)
-        account = await self._store.account(self._plan.privacy.population)
+        account = await self.account()
         limits, spent, left, spends = account.limits, account.spent, account.left, account.spends
         return LedgerPage(
             population=limits.population,
@@ -180,7 +201,7 @@ class Admin:
             RefusedError: Another process is the releaser, or none is now.
         """
         stored = await self._leadership.do(lambda releaser: releaser.release(window))
-        account = await self._store.account(self._plan.privacy.population)
+        account = await self.account()
         spent, left = account.spent.epsilon, account.left.epsilon
         return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))
 

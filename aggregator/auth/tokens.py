@@ -364,6 +364,37 @@ def issue(
     return IssuedToken(entry, f"hushsum_{id}_{secret}")
 
 
+def adding(issued: Collection[IssuedToken], now_ms: int) -> Callable[[TokenTable], TokenTable]:
+    """A change of a table that adds new tokens.
+
+    It raises TokenTableError if a name already has a valid token: two devices with tokens of one name would count as
+    one client.
+    """
+
+    def change(table: TokenTable) -> TokenTable:
+        taken = {entry.name for entry in table if entry.is_good(now_ms)}
+        for each in issued:
+            if each.entry.name in taken:
+                raise TokenTableError(
+                    f"{each.entry.name} already has a token: rotate it, or revoke it first; two devices with tokens "
+                    "of one name would count as one client"
+                )
+        return table.changed(with_=[each.entry for each in issued])
+
+    return change
+
+
+def removing(id: str) -> Callable[[TokenTable], TokenTable]:
+    """A change of a table that removes a token; it raises TokenTableError if there is none with this id."""
+
+    def change(table: TokenTable) -> TokenTable:
+        if table.get(id) is None:
+            raise TokenTableError("no token with this id")  # not what came: it may be a token
+        return table.changed(without=[id])
+
+    return change
+
+
 class TokenMetrics:
     """Gauges of the table of tokens."""
 

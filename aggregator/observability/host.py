@@ -39,6 +39,33 @@ def space_of(path: Path) -> Space:
     return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
+def expiry_reads(config: Config) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Each setting of certificates that is set, and what reads when they end, in seconds since 1970 UTC.
+
+    The reading call raises OSError or CredentialsError.
+    """
+    for names, which in ((CERTIFICATES, min), (AUTHORITIES, max)):
+        for name in names:
+            if (path := getattr(config, name)) is not None:
+                yield name, partial(_expiry_s, path, which)
+
+
+def _expiry_s(path: Path, which: Callable[[Iterator[float]], float]) -> float:
+    found = certificates_in(path.read_bytes(), str(path))
+    return which(each.not_valid_after_utc.timestamp() for each in found)
+
+
+def expiries(config: Config) -> Iterator[tuple[str, float | None, str]]:
+    """Each setting of certificates that is set, when they end, and why that cannot be read."""
+    for name, read in expiry_reads(config):
+        try:
+            yield name, read(), ""
+        except OSError as error:
+            yield name, None, error.strerror or type(error).__name__
+        except CredentialsError as error:
+            yield name, None, str(error)
+
+
 class HostMetrics:
     """Gauges of certificates and filesystems, by the setting that names them."""
 
@@ -93,17 +120,14 @@ class HostMetricsCollector:
 
     def _reads(self) -> Iterator[tuple[str, Callable[[], None]]]:
         config = self._config
-        for names, which in ((CERTIFICATES, min), (AUTHORITIES, max)):
-            for name in names:
-                if (path := getattr(config, name)) is not None:
-                    yield name, partial(self._show_expiry, name, path, which)
+        for name, read in expiry_reads(config):
+            yield name, partial(self._show_expiry, name, read)
         for name, folder in (("data", config.data), ("receipts", config.receipts and config.receipts.parent)):
             if folder is not None:
                 yield name, partial(self._show_space, name, folder)
 
-    def _show_expiry(self, name: str, path: Path, which: Callable[[Iterator[float]], float]) -> None:
-        found = certificates_in(path.read_bytes(), str(path))
-        self._metrics.expiry.labels(name).set(which(each.not_valid_after_utc.timestamp() for each in found))
+    def _show_expiry(self, name: str, read: Callable[[], float]) -> None:
+        self._metrics.expiry.labels(name).set(read())
 
     def _show_space(self, name: str, folder: Path) -> None:
         space = self._space(folder)
