@@ -19,7 +19,7 @@ from prometheus_client import Histogram as PrometheusHistogram
 from aggregator.app import running
 from aggregator.errors import ConfigError
 from aggregator.logs import journal, write_journal
-from aggregator.observability.metrics import Metrics, MinuteSnapshotRegistry
+from aggregator.observability.metrics import Metrics, ProcessRegistry
 from aggregator.observability.otlp import OtlpLines, metrics_data, otlp_exports
 from hushsum.plan import Plan
 from tests.aggregator.local_clients import batch_of, report_plan
@@ -136,7 +136,7 @@ def of(data: MetricsData) -> dict[str, Gauge | Histogram | Sum]:
 
 
 def test_metrics_keep_their_names_labels_and_values() -> None:
-    registry = MinuteSnapshotRegistry()
+    registry = ProcessRegistry()
     counter = PrometheusCounter("deltas", "of a kind", ["kind"], registry=registry)
     counter.labels("late").inc(3)
     PrometheusGauge("ready", "is", registry=registry).set(0.5)
