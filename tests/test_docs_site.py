@@ -327,26 +327,56 @@ def test_a_link_is_no_load(line: str) -> None:
     assert not LOADS.search(line)
 
 
-@pytest.mark.long
-def test_the_site_builds_without_a_warning_and_no_page_asks_another_address(tmp_path: Path) -> None:
-    built = build(ROOT / "docs", tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the whole site, built strictly."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    built = build(ROOT / "docs", folder)
     assert built.returncode == 0, built.stderr
-    pages = [path for path in (tmp_path / "site").rglob("*") if path.suffix in {".html", ".css", ".js", ".svg"}]
+    return folder
+
+
+@pytest.mark.long
+def test_the_site_builds_without_a_warning_and_no_page_asks_another_address(site: Path) -> None:
+    pages = [path for path in site.rglob("*") if path.suffix in {".html", ".css", ".js", ".svg"}]
     assert len(pages) > 30
     asking = {
         f"{path.name}: {found[0][:120]}" for path in pages if (found := LOADS.search(path.read_text(encoding="utf-8")))
     }
     assert not asking
-    kernels = (tmp_path / "site" / "reference" / "kernels.html").read_text(encoding="utf-8")
+    kernels = (site / "reference" / "kernels.html").read_text(encoding="utf-8")
     assert kernels.count("<math") == len(kernels_page.KERNELS)
     assert not re.search("<script[^>]*mathjax", kernels, re.IGNORECASE)
-    assert "min_clients" in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")
-    plan = (tmp_path / "site" / "reference" / "plan.html").read_text(encoding="utf-8")
+    assert "min_clients" in (site / "searchindex.js").read_text(encoding="utf-8")
+    plan = (site / "reference" / "plan.html").read_text(encoding="utf-8")
     assert 'id="sketch-rows"' in plan
     assert "in a clone" not in plan, "on the site nothing is missing"
-    flow = (tmp_path / "site" / "explanation" / "flow.html").read_text(encoding="utf-8")
+    flow = (site / "explanation" / "flow.html").read_text(encoding="utf-8")
     assert '<desc id="flow-text">' in flow, "the diagram stands in the page, whose colour its lines have"
-    assert "<math" in (tmp_path / "site" / "explanation" / "proofs" / "laplace.html").read_text(encoding="utf-8")
+    assert "<math" in (site / "explanation" / "proofs" / "laplace.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.parametrize(
+    ("query", "first"),
+    (
+        ("trust mode", "explanation/trust-modes.html"),
+        ("rotate token", "how-to/keys.html"),
+        ("min_clients", "reference/plan.html"),
+        ("restore", "how-to/backups.html"),
+    ),
+)
+def test_the_search_works_from_files_without_a_network(site: Path, tmp_path: Path, query: str, first: str) -> None:
+    address = f"{(site / 'search.html').as_uri()}?q={query.replace(' ', '+')}"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000"]
+    network = "--host-resolver-rules=MAP * ~NOTFOUND"  # no name has an address
+    command = ["chromium", *options, network, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", address]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
+    results = shown.partition('id="search-results"')[2]
+    found = re.search(r'<li[^>]*><a href="([^"#?]*)', results)
+    assert found, shown[-2000:]
+    assert found[1] == first
 
 
 def test_a_dead_link_and_an_undocumented_name_fail_the_build(tmp_path: Path) -> None:

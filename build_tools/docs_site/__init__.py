@@ -28,8 +28,8 @@ GENERATED: Final = {
     "alerts": service_pages.alerts,
 }
 _MARK: Final = re.compile(r"^<!-- generated: (.*) -->$", re.MULTILINE)
-#: The sentence about what is generated, which is for readers of the repository.
-_IN_A_CLONE: Final = re.compile(r"^\[`make docs`\]\(.*?\n\n", re.MULTILINE | re.DOTALL)
+#: The sentence about what is generated, whose link is text already: it is for readers of the repository.
+_IN_A_CLONE: Final = re.compile(r"^`make docs` writes .*?\n\n", re.MULTILINE | re.DOTALL)
 _OUTWARDS: Final = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)(?:#[^)]*)?\)")
 _COLON: Final = "\N{RATIO}\N{NO-BREAK SPACE}"  # stands for one that Napoleon must not see
 
