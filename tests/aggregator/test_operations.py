@@ -1,4 +1,4 @@
-"""The operator's views and actions on the page of a real service: who may, what they say, what they do, and the audit log."""
+"""The operator's views and actions on the page of a real service, and the audit log."""
 
 import asyncio
 import html

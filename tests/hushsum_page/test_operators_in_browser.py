@@ -1,6 +1,7 @@
-"""The operator's views of real services in headless Chromium: nothing on the console, nothing for axe to say, on a phone.
+"""The operator's views of real services in headless Chromium: silent, accessible, in both themes and on a phone.
 
-Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``.
+Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and for docs/how-to/page.md with
+``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
 import asyncio
