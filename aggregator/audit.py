@@ -154,5 +154,6 @@ class AuditLog:
         found: dict[str, AuditEntry] = {}
         for line in lines:
             if (entry := AuditEntry.from_line(line)) is not None:
+                found.pop(entry.action, None)  # it stands where its last line is
                 found[entry.action] = entry
-        return sorted(found.values(), key=lambda each: -each.at_ms)[:SHOWN_ACTIONS]
+        return list(found.values())[: -SHOWN_ACTIONS - 1 : -1]

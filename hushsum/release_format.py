@@ -7,6 +7,7 @@ all that stands before. All lengths are big-endian. Sizes are checked before any
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -109,7 +110,7 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     header_bytes, at = _part(body, _START, _HEADER_BYTES_MAX)
     plan_bytes, at = _part(body, at, BUNDLE_BYTES_MAX)
     guarantee_bytes, at = _part(body, at, _HEADER_BYTES_MAX)
-    plan = Plan.from_bytes(plan_bytes)
+    plan = _plan_of(plan_bytes)
     size = prod(plan.counters_shape)
     if size > counters_max:
         raise ReleaseError(f"{size} counters, expected at most counters_max = {counters_max}")
@@ -121,6 +122,11 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
         raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
     check_header(plan, header)
     return plan, header, _values(body[at:], size + plan.count_counters, item_bytes)
+
+
+@lru_cache(4)  # a series repeats its plan in each release, and reading a plan takes longer than all the rest
+def _plan_of(bundle: bytes) -> Plan:
+    return Plan.from_bytes(bundle)
 
 
 def _header(table: Table) -> tuple[Header, int]:

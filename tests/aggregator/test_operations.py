@@ -1,4 +1,4 @@
-"""The operator's views and actions on the page of a real service: who may, what they say, what they do, and the audit log."""
+"""The operator's views and actions on the page of a real service, and the audit log."""
 
 import asyncio
 import html
@@ -307,7 +307,16 @@ async def test_an_action_that_fails_is_in_the_log_too(
         assert found.status_code == 422
         assert "readable by other users" in alert_of(found.text)
         lines = audit_of(tmp_path)
-        assert [each["outcome"] for each in lines] == ["begun", "done", "begun", "failed", "begun", "failed", "begun", "failed"]
+        assert [each["outcome"] for each in lines] == [
+            "begun",
+            "done",
+            "begun",
+            "failed",
+            "begun",
+            "failed",
+            "begun",
+            "failed",
+        ]
         assert "receipts" in lines[5]["detail"]
         text = (await client.get("/audit")).text
         assert text.count('<span class="state failed">failed</span>') == 3
@@ -543,6 +552,6 @@ def _operations(service: Service) -> Any:
 
     from aggregator.operations import ServiceOperations
 
-    return next(each for each in gc.get_objects() if isinstance(each, ServiceOperations) and each._admin._store is service.store)
-
-
+    return next(
+        each for each in gc.get_objects() if isinstance(each, ServiceOperations) and each._admin._store is service.store
+    )

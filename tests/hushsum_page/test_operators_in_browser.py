@@ -1,6 +1,7 @@
-"""The operator's views of real services in headless Chromium: nothing on the console, nothing for axe to say, on a phone.
+"""The operator's views of real services in headless Chromium: silent, accessible, in both themes and on a phone.
 
-Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``.
+Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and for docs/how-to/page.md with
+``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
 import asyncio
@@ -34,9 +35,9 @@ TELEMETRY = Plan.from_fields(
     {
         **{
             key: value
-            for key, value in small_plan(
-                privacy={"unit": "client", "records_per_client": 3, "total_epsilon": 40}
-            ).to_fields().items()
+            for key, value in small_plan(privacy={"unit": "client", "records_per_client": 3, "total_epsilon": 40})
+            .to_fields()
+            .items()
             if key != "format"
         },
         "name": "telemetry",
@@ -129,24 +130,23 @@ class Services:
         for name, (plan, prepare) in SERVICES.items():
             folder = self._folder / name.replace(" ", "-")
             folder.mkdir()
-            service = await self._stack.enter_async_context(self._service(folder, plan, is_rich=name == "central"))
+            service = await self._stack.enter_async_context(self._service(folder, plan, name))
             await prepare(service)
-            self.bases[name] = f"http://{service.page}"
+            self.bases[name] = f"{'https' if name == 'empty' else 'http'}://{service.page}"
 
     @asynccontextmanager
-    async def _service(self, folder: Path, plan: Plan, *, is_rich: bool) -> AsyncIterator[Service]:
+    async def _service(self, folder: Path, plan: Plan, name: str) -> AsyncIterator[Service]:
         tokens = [self.admin]
         more: dict[str, object] = {}
-        if is_rich:
+        if name == "central":
             tokens += [
                 token_of("grafana", Scope.READ),
                 token_of("till-7", Scope.SUBMIT, days=30),
                 token_of("till-8", Scope.SUBMIT, days=-1),
             ]
+        if name == "empty":
             certified = Certified(folder / "certificates")
-            more = {"metrics_listen": "127.0.0.1:0", "metrics_client_ca": str(certified.ca)}
-            more |= {"tls_cert": str(certified.certificate), "tls_key": str(certified.key)}
-            more = {}
+            more = {"tls_cert": str(certified.certificate), "tls_key": str(certified.key)}
         path = tokens_of(folder, *tokens)
         config = config_of(folder, plan, page_listen="127.0.0.1:0", tokens=path, **more)
         async with service_of(config, SetRuntime()) as service:
@@ -155,7 +155,7 @@ class Services:
     def open(self, name: str, **settings: Any) -> Seen:
         """A browser that is signed in to a service."""
         if name not in self.states:
-            context = self.browser.new_context()
+            context = self.browser.new_context(ignore_https_errors=True)
             page = context.new_page()
             page.goto(f"{self.bases[name]}/sign-in")
             page.fill("#token", self.admin.text)
@@ -163,7 +163,8 @@ class Services:
             page.wait_for_url(f"{self.bases[name]}/", timeout=5000)
             self.states[name] = context.storage_state()
             context.close()
-        settings = {"viewport": {"width": 1180, "height": 900}, "storage_state": self.states[name], **settings}
+        shared = {"viewport": {"width": 1180, "height": 900}, "ignore_https_errors": True}
+        settings = {**shared, "storage_state": self.states[name], **settings}
         return Seen(self.browser.new_context(**settings).new_page(), self.bases[name])
 
     def close(self) -> None:
@@ -282,7 +283,9 @@ def test_a_failure_is_a_page_that_says_why(services: Services) -> None:
     seen.page.click("button:text-is('Release')")
     assert "stays sealed" in seen.page.inner_text("[role=alert]")
     seen.assert_accessible()
-    assert seen.messages == ["Failed to load resource: the server responded with a status of 422 (Unprocessable Entity)"]
+    assert seen.messages == [
+        "Failed to load resource: the server responded with a status of 422 (Unprocessable Entity)"
+    ]
     seen.page.reload()  # which sends the form once more
     assert "was sent before" in seen.page.inner_text("[role=alert]")
     seen.page.context.close()
