@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -37,9 +38,14 @@ def sockets_of(pid: int) -> int:
     return count
 
 
-async def until_new(folder: Path, number: int, old: int) -> None:
-    """Returns once another process has this number."""
-    while pids(folder).get(number, old) == old:
+def alive(each: int) -> bool:
+    return Path(f"/proc/{each}").exists()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while True:
+        if condition():
+            return
         await asyncio.sleep(0.05)
 
 
@@ -73,8 +79,7 @@ async def test_two_gateways_share_a_port_and_nothing_is_lost_when_one_is_killed(
         before = {pid: sockets_of(pid) for pid in first.values()}
         host, _, port = address.rpartition(":")
         idle = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS)]
-        while not all(sockets_of(pid) > before[pid] for pid in first.values()):
-            await asyncio.sleep(0.05)
+        await until(lambda: all(sockets_of(pid) > before[pid] for pid in first.values()))
         for _, writer in idle:
             writer.close()
 
@@ -96,14 +101,14 @@ async def test_two_gateways_share_a_port_and_nothing_is_lost_when_one_is_killed(
         half = [asyncio.ensure_future(visit(number)) for number in range(VISITS // 2)]
         os.kill(first[0], signal.SIGKILL)
         await asyncio.gather(*half)
-        await until_new(tmp_path, 0, first[0])
+        await until(lambda: pids(tmp_path).get(0, first[0]) != first[0])
         assert pids(tmp_path)[1] == first[1]
         await asyncio.gather(*(visit(number) for number in range(VISITS // 2, VISITS)))
         last = pids(tmp_path)
         await seal(await releaser.address())
         await assert_exact(dsn, contributors)
         assert await gateway.stop() == 0
-        assert not any(Path(f"/proc/{pid}").exists() for pid in last.values())
+        assert not any(map(alive, last.values()))
 
 
 @pytest.mark.long
@@ -128,8 +133,7 @@ async def test_gateways_end_when_their_parent_is_killed_and_one_that_cannot_star
     children = list(pids(tmp_path).values())
     await gateway.stop(signal.SIGKILL)
     async with asyncio.timeout(60):
-        while any(Path(f"/proc/{pid}").exists() for pid in children):
-            await asyncio.sleep(0.05)
+        await until(lambda: not any(map(alive, children)))
 
     wrong = Aggregator(tmp_path, "wrong", {**settings, "plan": str(tmp_path / "no.json")}, postgres.fresh_database())
     await wrong.start()
