@@ -187,6 +187,7 @@ _OTHER_CALLS_MAX: Final = 1024
 _STREAMS_OF_CONNECTION_MAX: Final = 512
 _PENDING_CALLS_MAX: Final = 8192  # of some 15 kB each, measured with grpcio 1.85
 _PING_S_MIN: Final = 10
+_TLS_FRAME_BYTES: Final = 1024
 _SILENT_S_MAX: Final = 60
 _PING_ANSWER_S_MAX: Final = 20
 
@@ -399,6 +400,9 @@ def _options(config: Config, received_bytes_max: int) -> list[tuple[str, int]]:
         # Windows stay small: grown by probing they would hold megabytes of each message that waits its turn.
         ("grpc.http2.bdp_probe", 0),
         _sharing(processes=config.processes),
+        # Of TLS: each connection has buffers of this size. By default a session takes 5 kB more, and downloads of
+        # releases are a quarter faster, at hundreds of MB a second.
+        ("grpc.tsi.max_frame_size", _TLS_FRAME_BYTES),
         # A client may ping us; we ping silent ones, and close the connections of those that do not answer.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S_MIN * 1000),
