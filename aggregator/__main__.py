@@ -1,13 +1,12 @@
 """`python -m aggregator`: the service alone, without the rest of the command line."""
 
 import argparse
-import asyncio
 import sys
 import typing
 from pathlib import Path
 
-from aggregator.app import serve
 from aggregator.config import Config
+from aggregator.gateways import run
 from aggregator.logs import write_journal
 from hushsum.errors import HushsumError
 
@@ -28,7 +27,7 @@ def main() -> int:
     try:
         config = Config.load(given.pop("config"), given)
         write_journal(config.log_level, config.log_format)
-        asyncio.run(serve(config))
+        run(config)
     except HushsumError as error:
         sys.stderr.write(f"aggregator: {error}\n")
         return 1

@@ -18,7 +18,7 @@ from aggregator.auth.tokens import TokenFile
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
-from aggregator.errors import AggregatorError
+from aggregator.errors import AggregatorError, ConfigError
 from aggregator.fold.fold import warm_up
 from aggregator.ingest.collection_budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
@@ -425,6 +425,10 @@ async def running(
         assert config.plan is not None, "required in every role but the shuffler's"
         plan = await plan_of(config.plan, store)
         check_size(plan, config.counters_max)
+        if config.processes > 1 and plan.privacy.cohort is not None:
+            raise ConfigError(
+                "processes: more than one is not allowed with secure sums: a round is held by one process"
+            )
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
         if (signed := signature_of(config.plan, plan)) is not None:
             await store.keep_plan_signature(signed)
@@ -443,8 +447,10 @@ async def running(
     _journal.info("stopped")
 
 
-async def serve(config: Config) -> None:
+async def serve(config: Config, on_listening: Callable[[], object] = lambda: None) -> None:
     """Serves until SIGTERM or SIGINT, and stops gracefully; a second signal ends the process at once.
+
+    ``on_listening`` is called once callers get answers.
 
     Raises:
         HushsumError: It cannot start, or cannot go on.
@@ -476,6 +482,7 @@ async def serve(config: Config) -> None:
         begin = shuffling if config.role == "shuffler" else running
         async with begin(config, runtime) as service:
             starting = None
+            on_listening()
             stop = runtime.spawn(_wait(asked), "signals")
             failure = runtime.spawn(service.failed(), "failure")
             await asyncio.wait([stop, failure], return_when=asyncio.FIRST_COMPLETED)

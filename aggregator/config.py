@@ -110,6 +110,7 @@ class ReceiptsTopicAddress:
 
 
 _MIB: Final = 2**20
+_PORT_MAX: Final = 65_535
 _WITHOUT_PLAN: Final = "without a plan"
 DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
 _SECRETS: Final = frozenset({"postgres_dsn"})  # a value is never shown, not even a wrong one
@@ -153,6 +154,11 @@ class Config(pydantic.BaseModel):
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
     listen: _Address = "127.0.0.1:7443"
+    processes: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Gateway processes on this machine that share `listen`; on Linux, with `role = gateway` only. "
+        "Limits hold in each. Process n has its metrics and health on ports n above, and its data in `data/process-n`.",
+    )
     # Metrics hold exact counts: off loopback the page speaks TLS, to client certificates of metrics_client_ca alone.
     metrics_listen: _AddressOrOff = "127.0.0.1:7444"
     metrics_client_ca: _Path | None = None
@@ -397,6 +403,7 @@ _OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_c
 _NOT_OF_SHUFFLERS: Final = (
     *(
         "partitions",
+        "processes",
         "manual",
         "publish",
         "keep_releases",
@@ -427,6 +434,7 @@ def _refusals(config: Config, *, needs_plan: bool) -> Iterator[str]:
         return
     if config.plan is None and needs_plan:
         yield "plan: required"
+    yield from _processes(config)
     for key in _OF_SHUFFLERS:
         if getattr(config, key) is not None:
             yield f"{key}: allowed only with role = shuffler, got role = {config.role}"
@@ -441,6 +449,19 @@ def _refusals(config: Config, *, needs_plan: bool) -> Iterator[str]:
         yield from _postgresql(config)
     yield from _signing(config)
     yield from _copies(config)
+
+
+def _processes(config: Config) -> Iterator[str]:
+    if config.processes == 1:
+        return
+    if config.role != "gateway":
+        yield f"processes: more than one is allowed only with role = gateway, got role = {config.role}"
+    if config.page_listen:
+        yield "page_listen: not allowed with processes above 1: run the page with a releaser"
+    for key in ("metrics_listen", "health_listen"):
+        port = host_and_port(getattr(config, key))[1] if getattr(config, key) else None
+        if port == 0 or (port is not None and port + config.processes - 1 > _PORT_MAX):
+            yield f"{key}: expected the first of {config.processes} ports, one for each of the processes, got {port}"
 
 
 def _copies(config: Config) -> Iterator[str]:

@@ -19,7 +19,7 @@ class _Grouped(click.Command):
         super().__init__(*arguments, **settings)
         self.headings: dict[str, tuple[str, ...]] = {
             "Plan and data": ("plan", "data", "receipts", "receipts_copy", "config_file"),
-            "Role and backends": ("role", "log_kind", "store"),
+            "Role and backends": ("role", "processes", "log_kind", "store"),
             "Network": ("listen", "health_listen", "metrics_listen", "metrics_client_ca", "page_listen", "insecure"),
             "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
             "Authentication": ("authentication", "tokens"),
@@ -80,6 +80,11 @@ class _Grouped(click.Command):
     "--role",
     type=click.Choice(["all", "gateway", "worker", "releaser", "shuffler"]),
     help="Role of this process.  [default: all]",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    help="Gateway processes that share --listen, with --role gateway on Linux.  [default: 1]",
 )
 @click.option("--log", "log_kind", type=click.Choice(["sqlite", "kafka"]), help="Log backend.  [default: sqlite]")
 @click.option("--store", type=click.Choice(["sqlite", "postgresql"]), help="Store backend.  [default: sqlite]")
@@ -172,10 +177,8 @@ def serve(*, config_file: Path | None, log_kind: str | None, check: bool, **sett
 
     With --check, prints one line per part, "ok" or "failed" with the reason, and exits with status 1 if any failed.
     """
-    import asyncio
-
-    from aggregator.app import serve as run
     from aggregator.config import Config
+    from aggregator.gateways import run
     from aggregator.logs import write_journal
 
     if check:
@@ -183,7 +186,7 @@ def serve(*, config_file: Path | None, log_kind: str | None, check: bool, **sett
         return
     config = Config.load(config_file, {**settings, "log": log_kind})
     write_journal(config.log_level, config.log_format)
-    asyncio.run(run(config))
+    run(config)
 
 
 def _check(config_file: Path | None, settings: dict[str, object]) -> None:
