@@ -1,6 +1,6 @@
 """The operator's views of real services in headless Chromium: silent, accessible, in both themes and on a phone.
 
-Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and for docs/how-to/page.md with
+Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and for the documentation with
 ``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
