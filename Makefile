@@ -147,7 +147,7 @@ lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
 	@cp requirements.lock $(VENV)/new.lock 2>/dev/null || true
 	@$(LOCK) pyproject.toml --all-extras --output-file $(VENV)/new.lock $(ARGS)
 	@$(LOCK) pyproject.toml compose/requirements.in --constraint $(VENV)/new.lock --output-file $(VENV)/image.lock \
-	    --extra fast --extra server
+	    --extra fast --extra page --extra server
 	@echo hatchling | $(LOCK) - --constraint $(VENV)/new.lock --output-file $(VENV)/build.lock
 	@{ echo "# The exact packages and the hashes of their files for every platform. Made by: make lock"; \
 	   grep -v '^#' $(VENV)/new.lock; } >requirements.lock

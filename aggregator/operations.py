@@ -36,7 +36,7 @@ from aggregator.windows import UNSEALED, WindowBook, WindowState, due_ms
 from hushsum.entropy import Entropy
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
-from hushsum.privacy.accountant import Account
+from hushsum.privacy.accountant import Account, Limits
 from hushsum.privacy.events import CUMULATIVE, Spend
 from hushsum.privacy.exact_numbers import numeral
 from hushsum.privacy.statement import cost_text
@@ -65,7 +65,7 @@ from hushsum_page.sessions import Holder
 T = TypeVar("T")
 
 #: Of a longer ledger some spends are shown.
-SPENDS_SHOWN: Final = 200
+SPENDS_SHOWN: Final = 100
 _DAY_MS: Final = 86_400_000
 _ID_BYTES: Final = 8
 _OUTCOMES_OF_WINDOWS: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD, WindowState.SKIPPED})
@@ -107,6 +107,7 @@ class ServiceOperations:
         self._addresses, self._loop = addresses, loop
         self._log = None if config.data is None else AuditLog(config.data / "audit.jsonl")
         self._writing = asyncio.Lock()
+        self._history: tuple[tuple[int, Limits], tuple[SpendEntry, ...]] | None = None
         self._acting: set[asyncio.Task[None]] = set()
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's own
@@ -227,7 +228,9 @@ class ServiceOperations:
         for plan_id in {spend.plan_id for spend in account.spends}:
             if (plan := await self._admin.plan(bytes.fromhex(plan_id))) is not None:
                 schedules[plan_id] = plan.window
-        entries = await self._runtime.blocking(_history, account, names, schedules)
+        key = len(account.spends), account.limits  # spends are only ever added
+        if self._history is None or self._history[0] != key:
+            self._history = key, await self._runtime.blocking(_history, account, names, schedules)
         own = [each for each in account.spends if each.plan_id == self._plan.hex_id]
         charged = [each.window for each in own if each.window is not None]
         first = max(
@@ -240,7 +243,7 @@ class ServiceOperations:
         last = first + left - 1 if left and kind != CUMULATIVE else None
         return LedgerHistory(
             page,
-            entries,
+            self._history[1],
             float(account.limits.epsilon),
             left,
             last,

@@ -374,6 +374,21 @@ class Comparison:
 
     def _densities(self, queries: Any, label: str | None) -> tuple[Answer, Answer]:
         """:meth:`density`; and for answers from rows the same without the errors of the numbers of records."""
+        if not isinstance(queries, np.ndarray):
+            return self._densities_at(queries, label)
+        key = queries.shape, queries.dtype.str, queries.tobytes(), label
+        if key not in self._newest:  # a figure asks for the differences at its places, and then tests them there
+            found = self._densities_at(queries, label)
+            self._newest.clear()
+            self._newest[key] = found
+        return self._newest[key]
+
+    @cached_property
+    def _newest(self) -> dict[object, tuple[Answer, Answer]]:
+        """The newest answer of :meth:`_densities`, by its places."""
+        return {}
+
+    def _densities_at(self, queries: Any, label: str | None) -> tuple[Answer, Answer]:
         first, second = (each.density(queries, label=label) for each in (self.first, self.second))
         (n_first, of_first), (n_second, of_second) = (_count(each, label) for each in (self.first, self.second))
         totals = max(n_first, 1.0), max(n_second, 1.0)

@@ -110,12 +110,12 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     header_bytes, at = _part(body, _START, _HEADER_BYTES_MAX)
     plan_bytes, at = _part(body, at, BUNDLE_BYTES_MAX)
     guarantee_bytes, at = _part(body, at, _HEADER_BYTES_MAX)
-    plan = _plan_of(plan_bytes)
+    plan, expected = _plan_of(plan_bytes)
     size = prod(plan.counters_shape)
     if size > counters_max:
         raise ReleaseError(f"{size} counters, expected at most counters_max = {counters_max}")
-    guarantee = Guarantee.from_fields(canonical.decode(guarantee_bytes))
-    if guarantee != plan.guarantee or canonical.encode(guarantee.to_fields()) != guarantee_bytes:
+    if guarantee_bytes != expected:
+        Guarantee.from_fields(canonical.decode(guarantee_bytes))  # which says what is wrong with one that is none
         raise ReleaseError("the guarantee differs from the plan's")
     header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
     if header.shape != plan.counters_shape:
@@ -125,8 +125,10 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
 
 
 @lru_cache(4)  # a series repeats its plan in each release, and reading a plan takes longer than all the rest
-def _plan_of(bundle: bytes) -> Plan:
-    return Plan.from_bytes(bundle)
+def _plan_of(bundle: bytes) -> tuple[Plan, bytes]:
+    """The plan of a bundle, and the bytes of its guarantee."""
+    plan = Plan.from_bytes(bundle)
+    return plan, canonical.encode(plan.guarantee.to_fields())
 
 
 def _header(table: Table) -> tuple[Header, int]:

@@ -1,7 +1,7 @@
 """The operator's views of real services in headless Chromium: silent, accessible, in both themes and on a phone.
 
-Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and for the documentation with
-``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
+Pictures are saved as those of ``test_in_browser.py``: with ``HUSHSUM_SCREENSHOTS=DIR``, and those of
+docs/how-to/page.md with ``HUSHSUM_SCREENSHOTS=docs/page`` and ``-k documentation``.
 """
 
 import asyncio
