@@ -424,11 +424,11 @@ async def running(
         _journal.info("store opened", store=config.store)
         assert config.plan is not None, "required in every role but the shuffler's"
         plan = await plan_of(config.plan, store)
-        check_size(plan, config.counters_max)
         if config.processes > 1 and plan.privacy.cohort is not None:
             raise ConfigError(
                 "processes: more than one is not allowed with secure sums: a round is held by one process"
             )
+        check_size(plan, config.counters_max)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
         if (signed := signature_of(config.plan, plan)) is not None:
             await store.keep_plan_signature(signed)

@@ -154,7 +154,7 @@ class Config(pydantic.BaseModel):
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
     listen: _Address = "127.0.0.1:7443"
-    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    processes: Annotated[int, Field(ge=1, le=64)] = 1  # gateways of one machine that share `listen`
     # Metrics hold exact counts: off loopback the page speaks TLS, to client certificates of metrics_client_ca alone.
     metrics_listen: _AddressOrOff = "127.0.0.1:7444"
     metrics_client_ca: _Path | None = None

@@ -16,6 +16,7 @@ from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.brokers import fresh_prefix
 from tests.integration.test_cluster import PLAN, WINDOW, assert_exact, seal
+from tests.plans import secure_plan
 from tests.processes import Aggregator
 from tests.services import Contributor, RawClient
 
@@ -135,7 +136,11 @@ async def test_gateways_end_when_their_parent_is_killed_and_one_that_cannot_star
     async with asyncio.timeout(60):
         await until(lambda: not any(map(alive, children)))
 
-    wrong = Aggregator(tmp_path, "wrong", {**settings, "plan": str(tmp_path / "no.json")}, postgres.fresh_database())
-    await wrong.start()
-    assert await wrong.ended() == 1
-    assert "did not start" in wrong.output.read_text()
+    (tmp_path / "secure.json").write_bytes(secure_plan().bundle)
+    for name, why in (("no", "No such file"), ("secure", "not allowed with secure sums")):
+        plan = {"plan": str(tmp_path / f"{name}.json")}
+        wrong = Aggregator(tmp_path, name, {**settings, **plan}, postgres.fresh_database())
+        await wrong.start()
+        assert await wrong.ended() == 1
+        assert why in wrong.output.read_text()
+        assert "did not start" in wrong.output.read_text()
