@@ -35,7 +35,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.ingest.window_tracker": "this process's own state",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.store.store": "this process's own database",
-    "aggregator.audit": "this process's own file, a line at a time; damaged lines are in tests/aggregator/test_audit.py",
+    "aggregator.audit": "this process's own file, read by lines: tests/aggregator/test_audit.py",
     "aggregator.auth.tokens": "reads a file for TokenTable.from_bytes",
     "aggregator.config": "the operator's own settings",
     "aggregator.shuffler.reports_file": "this process's own file",
