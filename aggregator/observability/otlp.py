@@ -3,7 +3,7 @@
 Both are what this machine shows anyway: lines of the journal from ``info`` on, which never name a client, and the
 metrics of the registry. For a plan of reports, whose arrival times are erased, the registry has values of whole
 minutes, so that an export tells no more than a scrape, whenever it happens; and no line from ``info`` on is written
-because a report came.
+because a report was accepted.
 """
 
 import math
