@@ -12,16 +12,19 @@ import pytest
 
 from aggregator.config import Config
 from hushsum_cli.serve import serve
+from tests.aggregator.test_verify import collected
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "systemd"
 UNIT = FOLDER / "hushsum.service"
+BACKUP = FOLDER / "hushsum-backup.service"
+TIMER = FOLDER / "hushsum-backup.timer"
 EXPOSURE_MAX = 25  # tenths, of 100
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not there")
 
 
-def values(key: str) -> list[str]:
-    return re.findall(rf"^{key}=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+def values(key: str, unit: Path = UNIT) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def options() -> Iterator[tuple[str, str]]:
@@ -35,11 +38,11 @@ def options() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit with a program that is here."""
-    text = UNIT.read_text(encoding="utf-8").replace("/opt/hushsum/bin/hushsum", sys.executable)
-    copy = tmp_path / UNIT.name
-    copy.write_text(text, encoding="utf-8")
-    return copy
+    """The unit with a program that is here, beside the others."""
+    for each in FOLDER.glob("hushsum*.[st]*"):
+        text = each.read_text(encoding="utf-8").replace("/opt/hushsum/bin/hushsum", sys.executable)
+        (tmp_path / each.name).write_text(text, encoding="utf-8")
+    return tmp_path / UNIT.name
 
 
 def analyzed(*words: str) -> tuple[int, str]:
@@ -50,7 +53,8 @@ def analyzed(*words: str) -> tuple[int, str]:
 @needs_systemd
 def test_systemd_has_nothing_to_say(unit: Path) -> None:
     # Other units of this machine are none of ours.
-    assert analyzed("verify", "--man=no", "--recursive-errors=no", str(unit)) == (0, "")
+    ours = [str(unit.with_name(name)) for name in (UNIT.name, BACKUP.name, TIMER.name)]
+    assert analyzed("verify", "--man=no", "--recursive-errors=no", *ours) == (0, "")
 
 
 @needs_systemd
@@ -60,8 +64,9 @@ def test_systemd_names_an_option_that_it_does_not_know(unit: Path) -> None:
 
 
 @needs_systemd
-def test_the_process_is_confined(unit: Path) -> None:
-    status, told = analyzed("security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(unit))
+@pytest.mark.parametrize("name", ("hushsum.service", "hushsum-backup.service"))
+def test_the_process_is_confined(unit: Path, name: str) -> None:
+    status, told = analyzed("security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(unit.with_name(name)))
     assert status == 0, told
 
 
@@ -91,3 +96,39 @@ def test_every_credential_is_loaded_and_every_loaded_one_is_used() -> None:
 def test_the_user_is_that_of_sysusers() -> None:
     (line,) = re.findall(r"^u (\S+) - .* (\S+)$", (FOLDER / "hushsum.sysusers.conf").read_text("utf-8"), re.MULTILINE)
     assert line == (values("User")[0], "/var/lib/hushsum")
+
+
+# ---------------------------------------------------------------------------------------------------------- back-ups
+def ran(key: str, data: Path, target: Path) -> int:
+    """The exit status of a command of the back-up's unit, as systemd would start it, over these directories."""
+    (command,) = values(key, BACKUP)
+    words = [
+        word.replace("%%", "%")
+        .replace("/opt/hushsum/bin/hushsum", f"{sys.executable} -m hushsum_cli")
+        .replace("/var/lib/hushsum-backups", str(target))
+        .replace("/var/lib/hushsum", str(data))
+        for word in shlex.split(command)
+    ]
+    return subprocess.run(words, check=False, capture_output=True).returncode
+
+
+async def test_a_back_up_is_made_and_replaces_older_ones_only_if_it_succeeded(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "backups"
+    data.mkdir(mode=0o700)
+    await collected(data)
+    older = target / "2026-01-01T00-00-00Z"
+    older.mkdir(parents=True)
+    assert ran("ExecStart", tmp_path / "nothing", target) != 0
+    assert list(target.iterdir()) == [older], "one that failed leaves nothing"
+    assert ran("ExecStart", data, target) == 0
+    assert ran("ExecStartPost", data, target) == 0
+    (made,) = target.iterdir()
+    assert made != older
+    assert {"store.db", "log.db", "receipts.jsonl", "manifest.json"} <= {each.name for each in made.iterdir()}
+
+
+def test_the_back_up_is_of_the_services_data_as_its_user() -> None:
+    assert values("User", BACKUP) == values("User")
+    assert values("StateDirectory", BACKUP)[0].split() == [values("StateDirectory")[0], "hushsum-backups"]
+    # A timer without Unit= starts the service of its name.
+    assert TIMER.with_suffix(".service") == BACKUP

@@ -22,7 +22,7 @@ from aggregator.logs import journal
 from aggregator.observability.host import HostMetrics, HostMetricsCollector
 from aggregator.observability.http import HttpPage, Reply, metrics_page
 from aggregator.observability.metrics import Metrics, until_step_s
-from aggregator.observability.otlp import otlp_exports
+from aggregator.observability.otlp import Export, otlp_exports
 from aggregator.observability.tracing import OtelTracer
 from aggregator.runtime import Runtime, within
 from aggregator.staleness_guard import StalenessGuard
@@ -91,10 +91,17 @@ class ProcessTelemetry:
             self._keep(stack, "metrics", self._step)
         if self._config.traces and self.tracer is NO_TRACES:
             registry, clock = self.metrics.registry, self._runtime.now_ms
-            for export in otlp_exports(plan, self._config.role, registry, clock, os.environ):
-                stack.push_async_callback(self._runtime.blocking, export.close, self._config.stop_s)
+            exports = otlp_exports(plan, self._config.role, registry, clock, os.environ)
+            stack.push_async_callback(self._close, exports)
+            for export in exports:
                 if isinstance(export, OtelTracer):
                     self.tracer = export
+                else:
+                    export.start()
+
+    async def _close(self, exports: Sequence[Export]) -> None:
+        """Sends what is left, of all at the same time: a collector that hangs delays the stop by ``stop_s``, once."""
+        await asyncio.gather(*(self._runtime.blocking(each.close, self._config.stop_s) for each in exports))
 
     def attend(self, server: HealthReporting, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
         """From now on the server's health service says what the pages say; the server need not answer yet.

@@ -3,7 +3,7 @@
 Both are what this machine shows anyway: lines of the journal from ``info`` on, which never name a client, and the
 metrics of the registry. For a plan of reports, whose arrival times are erased, the registry has values of whole
 minutes, so that an export tells no more than a scrape, whenever it happens; and no line from ``info`` on is written
-because a report came.
+because a report was accepted.
 """
 
 import math
@@ -20,7 +20,15 @@ from prometheus_client.samples import Sample
 import hushsum
 from aggregator.errors import ConfigError
 from aggregator.logs import copy_lines
-from aggregator.observability.tracing import PREFIX, OtelTracer, close_within, otlp_tracer, resource_of, sent_signals
+from aggregator.observability.tracing import (
+    PREFIX,
+    OtelTracer,
+    close_within,
+    otlp_tracer,
+    redirect_messages,
+    resource_of,
+    sent_signals,
+)
 from hushsum.plan import Plan
 
 if TYPE_CHECKING:
@@ -37,16 +45,20 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class OtlpLines:
-    """Copies the journal's lines from ``info`` on to a collector, until it is closed."""
+    """Copies the journal's lines from ``info`` on to a collector, from its start until it is closed."""
 
     def __init__(self, provider: "LoggerProvider") -> None:
         self._provider = provider
         self._logger = provider.get_logger("hushsum", hushsum.__version__)
+        self._stop_copying: Callable[[], None] | None = None
+
+    def start(self) -> None:
         self._stop_copying = copy_lines(self._emit)
 
     def close(self, seconds: float) -> None:
         """Sends what is left, for so long at most; blocks."""
-        self._stop_copying()
+        if self._stop_copying is not None:
+            self._stop_copying()
         close_within(seconds, self._provider.shutdown, "log lines")
 
     def _emit(self, line: Mapping[str, object]) -> None:
@@ -65,7 +77,10 @@ class OtlpLines:
 
 
 class OtlpMetrics:
-    """Sends a registry's metrics to a collector every ``interval_s`` seconds, and once more when it is closed."""
+    """Sends a registry's metrics to a collector every ``interval_s`` seconds, and once more when it is closed.
+
+    Before it is started it sends nothing, and its end sends nothing either.
+    """
 
     def __init__(
         self,
@@ -78,17 +93,25 @@ class OtlpMetrics:
     ) -> None:
         self._registry, self._exporter, self._resource = registry, exporter, resource
         self._interval_s, self._now_ms = interval_s, now_ms
-        self._start_ns = now_ms() * _NS_PER_MS
+        self._start_ns = 0
         self._is_closed = threading.Event()
         # A daemon thread: a collector that does not answer keeps no process from ending.
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._start_ns = self._now_ms() * _NS_PER_MS
         self._thread = threading.Thread(target=self._run, name="metrics export", daemon=True)
         self._thread.start()
 
     def close(self, seconds: float) -> None:
         """Sends the last values, for so long at most; blocks."""
         self._is_closed.set()
-        self._thread.join(seconds)
-        close_within(seconds, self._exporter.shutdown, "metrics")
+        close_within(seconds, self._finish, "metrics")
+
+    def _finish(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+        self._exporter.shutdown()
 
     def _run(self) -> None:
         while not self._is_closed.wait(self._interval_s):
@@ -172,7 +195,7 @@ Export = OtelTracer | OtlpLines | OtlpMetrics
 def otlp_exports(
     plan: Plan, role: str, registry: CollectorRegistry, now_ms: Callable[[], int], environment: Mapping[str, str]
 ) -> list[Export]:
-    """Exports of spans, log lines and metrics to the collector that the environment names (``OTEL_*``).
+    """Exports of spans, log lines and metrics to the collector that the environment names (``OTEL_*``), not started.
 
     One whose ``OTEL_TRACES_EXPORTER``, ``OTEL_LOGS_EXPORTER`` or ``OTEL_METRICS_EXPORTER`` is ``none`` is left out.
 
@@ -180,6 +203,7 @@ def otlp_exports(
         ConfigError: OpenTelemetry is not installed, or cannot use the environment.
     """
     signals = sent_signals(environment)
+    redirect_messages()
     exports: list[Export] = [otlp_tracer(plan, role)] if "traces" in signals else []
     try:
         from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
@@ -190,16 +214,20 @@ def otlp_exports(
         raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
     try:
         resource = resource_of(plan, role)
-        interval_s = float(environment.get("OTEL_METRIC_EXPORT_INTERVAL") or 1000 * _INTERVAL_S) / 1000
-        if not 0 < interval_s < math.inf:
-            raise ValueError(f"OTEL_METRIC_EXPORT_INTERVAL: expected milliseconds above 0, got {1000 * interval_s}")
-        lines, metrics = OTLPLogExporter(), OTLPMetricExporter()
-        provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
-        provider.add_log_record_processor(BatchLogRecordProcessor(lines))
+        if "metrics" in signals:
+            interval_s = _interval_s(environment)
+            exports.append(OtlpMetrics(registry, OTLPMetricExporter(), resource, interval_s=interval_s, now_ms=now_ms))
+        if "logs" in signals:
+            provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+            provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+            exports.append(OtlpLines(provider))
     except Exception as error:
         raise ConfigError(f"traces: invalid OTEL_* environment variables: {error}") from error
-    if "metrics" in signals:
-        exports.append(OtlpMetrics(registry, metrics, resource, interval_s=interval_s, now_ms=now_ms))
-    if "logs" in signals:
-        exports.append(OtlpLines(provider))
     return exports
+
+
+def _interval_s(environment: Mapping[str, str]) -> float:
+    interval_s = float(environment.get("OTEL_METRIC_EXPORT_INTERVAL") or 1000 * _INTERVAL_S) / 1000
+    if not 0 < interval_s < math.inf:
+        raise ValueError(f"OTEL_METRIC_EXPORT_INTERVAL: expected milliseconds above 0, got {1000 * interval_s}")
+    return interval_s

@@ -119,7 +119,6 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
-    _quieten()
     try:
         provider = TracerProvider(resource=resource_of(plan, role), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -144,8 +143,8 @@ class _ToJournal(logging.Handler):
         self._is_logged = True
 
 
-def _quieten() -> None:
-    """Redirects what OpenTelemetry logs into ours."""
+def redirect_messages() -> None:
+    """Redirects what OpenTelemetry logs into our journal."""
     logger = logging.getLogger("opentelemetry")
     if not any(isinstance(handler, _ToJournal) for handler in logger.handlers):
         logger.addHandler(_ToJournal())

@@ -2,25 +2,32 @@
 
 import io
 import json
+import logging
 import math
+import threading
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import structlog
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics.export import Gauge, Histogram, MetricsData, Sum
+from opentelemetry.sdk.metrics.export import Gauge, Histogram, MetricExporter, MetricExportResult, MetricsData, Sum
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client import Histogram as PrometheusHistogram
+from typing_extensions import override
 
 from aggregator.app import running
 from aggregator.errors import ConfigError
 from aggregator.logs import journal, write_journal
+from aggregator.observability import health
+from aggregator.observability.health import ProcessTelemetry
 from aggregator.observability.metrics import Metrics, ProcessRegistry
-from aggregator.observability.otlp import OtlpLines, metrics_data, otlp_exports
+from aggregator.observability.otlp import OtlpLines, OtlpMetrics, metrics_data, otlp_exports
+from aggregator.runtime import SystemRuntime
 from hushsum.plan import Plan
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.plans import small_plan
@@ -47,6 +54,7 @@ class Kept:
         provider = LoggerProvider(shutdown_on_exit=False)
         provider.add_log_record_processor(SimpleLogRecordProcessor(self._exporter))
         self.lines = OtlpLines(provider)
+        self.lines.start()
 
     @property
     def texts(self) -> list[str]:
@@ -204,3 +212,64 @@ def test_an_environment_that_cannot_be_used_is_refused(environment: dict[str, st
 def test_a_signal_can_be_left_out() -> None:
     none = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "LOGS", "METRICS")}
     assert otlp_exports(CENTRAL, "all", Metrics().registry, lambda: NOW_MS, none) == []
+
+
+def test_what_opentelemetry_says_is_in_the_journal_whichever_signals_are_left_out() -> None:
+    library = logging.getLogger("opentelemetry")
+    before, library.handlers = library.handlers, []
+    try:
+        written = io.StringIO()
+        write_journal("info", "json", written)
+        otlp_exports(CENTRAL, "all", Metrics().registry, lambda: NOW_MS, {"OTEL_TRACES_EXPORTER": "none"})
+        logging.getLogger("opentelemetry.exporter").warning("no collector at %s", "127.0.0.1")
+        (line,) = [json.loads(each) for each in written.getvalue().splitlines()]
+        assert (line["event"], line["why"]) == ("telemetry is lost", "no collector at 127.0.0.1")
+    finally:
+        library.handlers = before
+
+
+class Sent(MetricExporter):
+    """Keeps what it is given; its end waits for that of others."""
+
+    def __init__(self, ends: threading.Barrier) -> None:
+        super().__init__()
+        self.sent: list[MetricsData] = []
+        self._ends = ends
+
+    @override
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 0, **kwargs: object) -> MetricExportResult:
+        self.sent.append(metrics_data)
+        return MetricExportResult.SUCCESS
+
+    @override
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        return True
+
+    @override
+    def shutdown(self, timeout_millis: float = 0, **kwargs: object) -> None:
+        self._ends.wait()
+
+
+def metrics_to(exporter: Sent) -> OtlpMetrics:
+    return OtlpMetrics(Metrics().registry, exporter, Resource({}), interval_s=3600.0, now_ms=lambda: NOW_MS)
+
+
+def test_an_export_that_was_not_started_sends_nothing_so_that_a_check_of_the_settings_sends_no_zeros() -> None:
+    checked, served = Sent(threading.Barrier(1)), Sent(threading.Barrier(1))
+    metrics_to(checked).close(60.0)
+    started = metrics_to(served)
+    started.start()
+    started.close(60.0)
+    assert (len(checked.sent), len(served.sent)) == (0, 1)
+
+
+async def test_exports_end_at_the_same_time_so_that_a_collector_that_hangs_delays_a_stop_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Barrier(3, timeout=60.0)  # one after the other never reaches it
+    exports = [metrics_to(Sent(ends)) for _ in range(3)]
+    monkeypatch.setattr(health, "otlp_exports", lambda *_: exports)
+    config = config_of(tmp_path, CENTRAL, traces=True, stop_s=60.0)
+    async with AsyncExitStack() as stack:
+        ProcessTelemetry(config, SystemRuntime(), Metrics()).collect(CENTRAL, stack)
+    assert not ends.broken
