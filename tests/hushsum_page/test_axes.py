@@ -1,5 +1,7 @@
 """Axes of pictures: round ticks inside the range, and colours in order."""
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,9 @@ def test_ticks_lie_in_the_range_in_ascending_order(low: float, width: float, num
     places = [tick.at for tick in found]
     assert 1 <= len(found) <= 4 * number + 1
     assert places == sorted(places)
-    assert min(places) >= low - 1e-6 * width
-    assert max(places) <= high + 1e-6 * width
+    rounding = 1e-6 * width + 4 * math.ulp(max(abs(low), abs(high)))
+    assert min(places) >= low - rounding
+    assert max(places) <= high + rounding
 
 
 def test_ticks_are_round_and_say_so() -> None:
