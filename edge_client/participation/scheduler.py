@@ -254,10 +254,11 @@ class WindowMode(Mode):
 
     def _start(self, window: int, work: Coroutine[object, object, None]) -> None:
         task = self._busy[window] = self.driver.tasks.spawn(work, f"window-{window}")
-        task.add_done_callback(lambda _: self._ended(window))
+        task.add_done_callback(lambda _: self._ended(window, task))
 
-    def _ended(self, window: int) -> None:
-        del self._busy[window]
+    def _ended(self, window: int, task: "asyncio.Task[None]") -> None:
+        if self._busy.get(window) is task:
+            del self._busy[window]
         self._woken.set()
         self.driver.waiters.check()
 

@@ -89,7 +89,18 @@ class SiloMode(WindowMode):
                 _LOG.warning("window %d: not participating, this device's ledger has no budget for it", window)
         self._unpaid = set(status.unpaid)
 
+    async def begin(self, *, connect: bool) -> None:
+        await super().begin(connect=True)  # no window is spent before the service has welcomed this client
+
     async def _submit(self, window: int) -> None:
+        # A submission for a window that the service does not take would spend this device's budget for nothing.
+        await self.driver.welcomed()
+        if window < self.driver.oldest_window:
+            pending = await self.runtime.blocking(self.submissions.pending, window)
+            self._schedule.leave(window)
+            if pending.deltas:
+                self._keep_reason(window, f"the service takes window {self.driver.oldest_window} and later ones")
+            return
         moment = self.runtime.monotonic() + self._ahead_ms / 1000
         try:
             pending = await self.runtime.blocking(self.submissions.begin, window)

@@ -145,6 +145,7 @@ class SessionDriver:
         move: Makes a late delta's addition to a later window from its bytes and the service's clock, in ms since 1970
             UTC; None: what is late counts nowhere.
         earlier: Answers to deltas that were in the spool already, by name.
+        oldest_window: The oldest window that the service took deltas for when it last welcomed this client.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
     """
@@ -168,6 +169,8 @@ class SessionDriver:
         self.tasks = Tasks(runtime, self._fail)
         self.waiters = Waiters(self.tasks, runtime)
         self.earlier: Counter[str] = Counter()
+        self.oldest_window = 0
+        self._welcomed = asyncio.Event()
         self._new_from = session.send_window.end
         self._session = session
         self._transport = transport
@@ -225,6 +228,10 @@ class SessionDriver:
         numbers = tuple(delta.sequence for delta in deltas)
         streams = tuple((delta.sequence, delta.stream) for delta in deltas if delta.stream is not None)
         self._tell(Spooled(self._runtime.monotonic(), numbers, streams))
+
+    async def welcomed(self) -> None:
+        """Returns once the service has welcomed this client, at once if it did before."""
+        await self._welcomed.wait()
 
     async def answered(self, timeout_s: float | None) -> None:
         """Returns once everything that is spooled now has a durable definitive answer.
@@ -376,6 +383,8 @@ class SessionDriver:
         loss = _ENDED
         try:
             welcome = await connection.wire.greet(self._session.plan_id)
+            self.oldest_window = welcome.oldest_window
+            self._welcomed.set()
             self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
             if self.is_connected:  # else the session does not want it any more
                 _LOG.info("%s: connected", self._transport)

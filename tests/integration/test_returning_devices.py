@@ -13,7 +13,7 @@ import subprocess
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,6 +216,28 @@ async def test_a_silo_that_comes_back_after_a_month_reports_the_window_that_it_n
         assert [event.window for event in device.events if event.kind is EventKind.NOT_COUNTED] == [WINDOW]
 
 
+async def test_a_silo_spends_nothing_for_a_window_before_the_first_of_its_service(
+    tmp_path: Path, device: Device
+) -> None:
+    early_ms = WINDOW * HOUR_MS + 60_000  # the window before may still be summed, but the service began after it
+    device.clock.set_ms = early_ms
+    async with service_of(config_of(tmp_path, SILO), SetRuntime(early_ms)) as service:
+        async with device.client(service.grpc) as client:
+            await client.add([[1.0, 2.0], [3.0, 4.0]])
+            await client.flush(120)
+            status = client.status()
+            assert status.account is not None
+            assert [spend.window for spend in status.account.spends] == [WINDOW]
+            assert status.submissions_counted == 1
+        async with device.client(service.grpc) as client:
+            await client.add([5.0, 6.0], time=early_ms - 120_000)
+            with pytest.raises(NotCountedError, match=f"window {WINDOW - 1}: the service takes window {WINDOW} and"):
+                await client.flush(120)
+            status = client.status()
+        assert status.account is not None
+        assert [spend.window for spend in status.account.spends] == [WINDOW]
+
+
 @pytest.mark.long
 @pytest.mark.slow
 async def test_a_device_that_comes_back_to_a_process_many_windows_later_counts_nothing_twice(
@@ -290,12 +312,14 @@ async def test_a_device_that_spends_its_own_budget_goes_on_once_its_clock_is_rig
         device.clock.set_ms = place.now_ms
         async with device.client(service.target) as client:
             await client.add([3.0, 4.0])
-            await client.flush(120)
+            is_unspent = plan is SILO and off_ms < 0
+            with pytest.raises(NotCountedError, match="ended while this") if is_unspent else nullcontext():
+                await client.flush(120)
             status = client.status()
         assert status.account is not None
-        assert sorted(spend.window or 0 for spend in status.account.spends) == sorted(
-            [place.window, PLAN.window.index_at(place.now_ms + off_ms)]
-        )
+        wrong = PLAN.window.index_at(place.now_ms + off_ms)  # a silo spends nothing for what the service does not take
+        spent = [place.window] if is_unspent else [place.window, wrong]
+        assert sorted(spend.window or 0 for spend in status.account.spends) == sorted(spent)
         assert status.acknowledged == 1
         sketch = await service.sealed()
         assert sketch.counters.any()
