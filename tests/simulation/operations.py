@@ -37,6 +37,7 @@ class Schedule:
 
     Attributes:
         cumulative: Whether the plan's releases are steps of one sequence.
+        arrival: Whether the plan's records belong to the window in which they are first sent.
     """
 
     seed: int
@@ -44,10 +45,12 @@ class Schedule:
     partitions: int
     ops: tuple[Op, ...]
     cumulative: bool = False
+    arrival: bool = False
 
     def __repr__(self) -> str:
         ops = "".join(f"\n        {op!r}," for op in self.ops)
         kind = "    cumulative=True,\n" if self.cumulative else ""
+        kind += "    arrival=True,\n" if self.arrival else ""
         return f"Schedule(\n    {self.seed}, {self.cluster}, {self.partitions},\n    ({ops}\n    ),\n{kind})"
 
 
@@ -58,7 +61,9 @@ def drawn(seed: int) -> Schedule:
     ops = _deltas(random) + _troubles(random, cluster=cluster)
     cumulative = Random(f"plan/{seed}").random() < CUMULATIVES
     partitions = random.choice((1, 2, 2, 3))
-    return Schedule(seed, cluster, partitions, tuple(sorted(ops, key=lambda op: op.at_s)), cumulative=cumulative)
+    arrival = Random(f"time/{seed}").random() < ARRIVALS
+    in_order = tuple(sorted(ops, key=lambda op: op.at_s))
+    return Schedule(seed, cluster, partitions, in_order, cumulative=cumulative, arrival=arrival)
 
 
 def _deltas(random: Random) -> list[Op]:
@@ -122,6 +127,7 @@ _CALLS: Final = (*("checkpoint",) * 4, "claim_partition", "mark_closing", "commi
 RESTORES: Final = 0.3
 MARKS: Final = 0.7  # of restores are followed by it
 CUMULATIVES: Final = 0.3  # of plans
+ARRIVALS: Final = 0.4
 #: The calls of a cumulative plan in place of those of others.
 STEPS: Final = {"reserve_outcome": "reserve_step", "commit_outcome": "commit_step"}
 _SERVERS: Final = ("log", "store", "receipts", "copy")
