@@ -2,7 +2,10 @@
 
 import asyncio
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing, suppress
@@ -25,14 +28,15 @@ from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError, PlanError
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.deltas import windowed_plan
-from tests.edge_client.clocks import HOUR, Clock, until
+from tests.edge_client.arrival_victim import PLAN, SENDING, WRITING
+from tests.edge_client.clocks import HOUR, START, Clock, until
 from tests.edge_client.local_clients import RushingClock
+from tests.edge_client.spool.test_spool import ENVIRONMENT, ROOT
 from tests.edge_client.spools import opened
 from tests.edge_client.test_new_plans import Device
 from tests.plans import secure_plan, small_plan, tables
 
 ARRIVAL = {"time": "arrival"}
-PLAN = small_plan(window=ARRIVAL)
 OF_CLIENTS = small_plan(window=ARRIVAL, privacy={"unit": "client", "records_per_client": 3})
 CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.01, close_flush_s=0.0)
 RECORDS = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -80,6 +84,14 @@ async def clock() -> AsyncIterator[RushingClock]:
 def client_of(service: MemoryService, path: Path, clock: Clock) -> EdgeClient:
     policy = Policy(max_epsilon=None)
     return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock)
+
+
+def killed(path: Path, moment: str) -> str:
+    """What a device has sent that was killed at this moment."""
+    command = [sys.executable, "-m", "tests.edge_client.arrival_victim", str(path), moment]
+    device = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert device.returncode == -signal.SIGKILL, device.stderr
+    return device.stdout
 
 
 def has_windows(service: MemoryService, number: int) -> bool:
@@ -232,6 +244,24 @@ async def test_a_delta_is_sent_again_for_the_same_window_and_after_a_crash_too(
     assert len(service.received) == 2
     assert set(service.received) == {delta.data}
     assert service.records == 2
+
+
+@pytest.mark.parametrize("moment", [SENDING, WRITING])
+async def test_a_device_that_is_killed_sends_the_same_delta_again_or_has_sent_none(
+    tmp_path: Path, clock: RushingClock, moment: str
+) -> None:
+    path = tmp_path / "s.db"
+    told = killed(path, moment)
+    clock.at_ms = START + 3 * HOUR
+    service = Service(PLAN, clock)
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+    assert service.records == 2
+    if moment == SENDING:
+        assert [data.hex() for data in service.received] == [told]
+    else:
+        assert not told, "nothing had left it"
+        assert service.windows == {service.window}
 
 
 async def test_a_late_delta_waits_for_a_later_window_under_a_new_id(tmp_path: Path, clock: RushingClock) -> None:

@@ -21,6 +21,7 @@ from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.events import CUMULATIVE
+from hushsum.schedule import ARRIVAL
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.simulation.loop import Process
 
@@ -186,6 +187,8 @@ class Books:
             spends = sorted(spend.window for spend in account.spends if spend.window is not None)
             if spends != sorted(self.drawn):
                 self.say(f"charged are the windows {spends}, outcomes have {sorted(self.drawn)}")
+        if self.plan.window.time == ARRIVAL and Status.LATE in self.settled.values():
+            self.say("a delta was late for good, although its records belong to whatever window they arrive in")
         for sent in self.sent.values():
             self._audit(sent, states)
         self._audit_sums()
