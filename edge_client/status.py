@@ -297,6 +297,9 @@ class Status(Counts):
 
     Attributes:
         queued: Deltas in the spool that have no definitive answer yet, under the current plan.
+        waiting: Of the first 64 of those: deltas that are not sent before a later window begins, under plans with
+            ``window.time = "arrival"``. The open window has no room for them (``records_per_client``), or they came
+            late for it.
         held: Deltas, and with a secure sum or of a silo batches of records, that wait under earlier plans: they are
             sent if the service goes back to their plan, and erased once their windows are over.
         connected: Whether the service has accepted a connection that still stands. With secure sums each round has one.
@@ -313,6 +316,7 @@ class Status(Counts):
     """
 
     queued: int = 0
+    waiting: int = 0
     held: int = 0
     connected: bool = False
     last_error: str | None = None

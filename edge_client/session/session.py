@@ -219,6 +219,7 @@ class _Place:
     stage: Stage = Stage.READY
     ready_at: float = 0.0
     refusals: int = 0
+    is_deferred: bool = False  # it waits for its window, not for the service
 
 
 class SendWindow:
@@ -280,6 +281,11 @@ class SendWindow:
     def has_room(self, in_flight_max: int) -> bool:
         return self._in_flight < in_flight_max
 
+    @property
+    def deferred(self) -> int:
+        """How many wait for their windows."""
+        return sum(place.stage is Stage.HELD and place.is_deferred for place in self._places.values())
+
     def is_in_flight(self, sequence: int) -> bool:
         place = self._places.get(sequence)
         return place is not None and place.stage is Stage.IN_FLIGHT
@@ -287,8 +293,13 @@ class SendWindow:
     def hold(self, sequence: int, ready_at: float) -> None:
         """Holds one in flight that was refused for now."""
         place = self._out_of_flight(sequence, Stage.HELD)
-        place.ready_at = ready_at
+        place.ready_at, place.is_deferred = ready_at, False
         place.refusals += 1
+
+    def defer(self, sequence: int, ready_at: float) -> None:
+        """Holds one that was picked, and not sent: its window has not begun, or has no room."""
+        place = self._out_of_flight(sequence, Stage.HELD)
+        place.ready_at, place.is_deferred = ready_at, True
 
     def refusals(self, sequence: int) -> int:
         return self._places[sequence].refusals
@@ -414,7 +425,7 @@ class Session:
                 return self._answered(event)
             case Deferred() if self._is_current(event.connection, State.OPEN):
                 if self.send_window.is_in_flight(event.sequence):
-                    self.send_window.hold(event.sequence, event.now + event.wait_s)
+                    self.send_window.defer(event.sequence, event.now + event.wait_s)
             case Disconnected() if self._is_current(event.connection, State.GREETING, State.OPEN):
                 return self._lost(event.now, event.loss)
             case Begun() | Connected() | Answered() | Deferred() | Disconnected():

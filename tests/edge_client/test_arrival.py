@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, EventTimeError, NotCountedError, Policy
+from edge_client import Config, EdgeClient, EventTimeError, FlushTimeoutError, NotCountedError, Policy
 from edge_client.encoding import binding, moved, split
 from edge_client.session.driver import PayloadCache
 from edge_client.spool.changes import Add, Bind, Change, Rebind, Result, StoredDelta, Unbound
@@ -291,14 +291,18 @@ async def test_a_client_sends_what_its_bound_allows_in_each_window_and_loses_not
         for _ in range(2):
             await client.add(RECORDS)
         service.come_back()
-        flushing = asyncio.create_task(client.flush())
         begun = service.window
+        await until(lambda: client.status().queued == client.status().waiting == 3, "the first three records are sent")
+        assert service.windows == {begun}
+        with pytest.raises(FlushTimeoutError, match=r"3 deltas have no answer .*; 3 of them wait for a later window"):
+            await client.flush(timeout_s=0.0)
+        flushing = asyncio.create_task(client.flush())
         for hour in range(1, 4):
             await until(partial(has_windows, service, hour), f"{hour} windows have records")
             clock.pass_time(3600.0)
         await flushing
         assert service.windows == {begun, begun + 1, begun + 2}  # with 3, 1 + 2 and 2 records
-        assert (service.records, client.status().records_refused) == (8, 0)
+        assert (service.records, client.status().records_refused, client.status().waiting) == (8, 0, 0)
 
 
 async def test_a_client_that_may_send_for_no_further_window_says_what_it_leaves_out(
