@@ -362,7 +362,7 @@ class SessionDriver:
         loss = self._session.last_loss
         last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
         what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s: they remain in the spool"
-        waiting = f"; {self.waiting} of them wait for a later window, with room for them" if self.waiting else ""
+        waiting = f"; {self.waiting} of them wait for a later window" if self.waiting else ""
         return FlushTimeoutError(f"{what}, and sending continues{waiting}{last}")
 
     def _fail(self, error: Exception) -> None:

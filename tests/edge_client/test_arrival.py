@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, EventTimeError, FlushTimeoutError, NotCountedError, Policy
+from edge_client import Config, EdgeClient, Event, EventKind, EventTimeError, FlushTimeoutError, NotCountedError, Policy
 from edge_client.encoding import binding, moved, split
 from edge_client.session.driver import PayloadCache
 from edge_client.spool.changes import Add, Bind, Change, Rebind, Result, StoredDelta, Unbound
 from edge_client.spool.spool import Spool
+from edge_client.status import OnEvent
 from edge_client.testing import MemoryService
+from edge_client.transport.interface import ConnectionLostError, Disconnect
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError, PlanError
@@ -49,6 +51,8 @@ class Service(MemoryService):
     Attributes:
         ahead_ms: Of the device's clock.
         sealed: Windows for which every delta is late.
+        erased: Windows of which it knows no ids any more.
+        is_mute: It answers nothing, and is gone once a delta has come.
         spool: Where a device's spool is; it is copied at each message, as it is on the disk then.
     """
 
@@ -56,6 +60,8 @@ class Service(MemoryService):
         super().__init__(plan, now_ms=lambda: clock.now_ms() + self.ahead_ms)
         self.ahead_ms = 0
         self.sealed: set[int] = set()
+        self.erased: set[int] = set()
+        self.is_mute = False
         self.spool = spool
         self.asked: list[tuple[int, DeltaId]] = []
 
@@ -71,7 +77,13 @@ class Service(MemoryService):
             for end in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     shutil.copy(f"{self.spool}{end}", f"{self.spool}.copy{end}")
-        return Answer(header.id, Status.LATE) if header.window in self.sealed else super()._take(data)
+        if header.window in self.erased:
+            return Answer(header.id, Status.UNKNOWN)
+        answer = Answer(header.id, Status.LATE) if header.window in self.sealed else super()._take(data)
+        if self.is_mute:
+            self.go_away()
+            raise ConnectionLostError(Disconnect("the answer is lost"))
+        return answer
 
 
 @pytest.fixture
@@ -81,9 +93,9 @@ async def clock() -> AsyncIterator[RushingClock]:
     made.close()
 
 
-def client_of(service: MemoryService, path: Path, clock: Clock) -> EdgeClient:
+def client_of(service: MemoryService, path: Path, clock: Clock, on_event: OnEvent | None = None) -> EdgeClient:
     policy = Policy(max_epsilon=None)
-    return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock)
+    return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock, on_event=on_event)
 
 
 def killed(path: Path, moment: str) -> str:
@@ -279,6 +291,30 @@ async def test_a_late_delta_waits_for_a_later_window_under_a_new_id(tmp_path: Pa
     assert second == first + 1
     assert first_id != second_id
     assert (service.records, client.status().late) == (2, 0)
+
+
+async def test_only_what_was_sent_and_never_answered_is_unknown_after_the_erasure_of_its_window(
+    tmp_path: Path, clock: RushingClock
+) -> None:
+    service, path = Service(PLAN, clock), tmp_path / "s.db"
+    service.is_mute = True
+    events: list[Event] = []
+    async with client_of(service, path, clock) as client:
+        await client.add(RECORDS)
+        await until(lambda: len(service.asked) == 1, "it is sent")
+        service.is_mute = False
+        service.erased = {service.window}
+        for _ in range(3):
+            await client.add(RECORDS)
+            clock.at_ms += WEEK
+    service.come_back()
+    async with client_of(service, path, clock, events.append) as client:
+        with pytest.raises(NotCountedError, match=r"1 delta unknown \(the data of its window is erased"):
+            await client.flush()
+        assert (client.status().unknown, client.status().acknowledged, client.status().deltas_moved) == (1, 3, 0)
+    [told] = [event.detail for event in events if event.kind is EventKind.UNKNOWN]
+    assert "cannot tell whether it was counted" in told
+    assert [window for window, _ in service.asked[1:]].count(service.window) == 3
 
 
 async def test_a_client_sends_what_its_bound_allows_in_each_window_and_loses_nothing(
