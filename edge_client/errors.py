@@ -115,8 +115,8 @@ class NotCountedError(EdgeError):
         self.erased = tuple(erased)
         parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
         if unknown:
-            why = "the data of its window is erased, and the service cannot tell whether it was counted"
-            parts.append(f"{_deltas(unknown)} unknown ({why})")
+            erased = "of an ended window whose data is erased, which the service may have counted before (unknown)"
+            parts.append(f"{_deltas(unknown)} {erased}")
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
         parts += [f"window {window}: {why}" for window, why in self.windows.items()]

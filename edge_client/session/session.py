@@ -25,7 +25,7 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
-from hushsum.schedule import NEXT, Schedule
+from hushsum.schedule import ARRIVAL, NEXT, Schedule
 from hushsum_proto.answers import IDENTITY_REASONS, Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
 
@@ -347,8 +347,9 @@ class Session:
     """One client's conversation with its service, over as many connections as it takes.
 
     Args:
-        schedule: The plan's windows. Clocks that differ by more than its lateness are reported once. Where late deltas
-            move to later windows, a delta whose window has not begun is held until then.
+        schedule: The plan's windows. Clocks that differ by more than its lateness are reported once, where the device's
+            dates records. Where late deltas move to later windows, a delta whose window has not begun is held until
+            then.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
 
@@ -377,7 +378,9 @@ class Session:
         self._stream = stream if batches is None else None
         self._batches = {stream: number for number, stream in (batches or {}).items()}  # unanswered
         self._schedule = schedule
-        self._clock_limit_ms: int | None = max(schedule.lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
+        self._clock_limit_ms: int | None = None  # once it was told, or where the device's clock dates no records
+        if schedule.time != ARRIVAL:
+            self._clock_limit_ms = max(schedule.lateness_ms, _CLOCK_SLACK_MS)
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
         self._service_began_ms = 0  # the service's clock at 0 of the events' clock

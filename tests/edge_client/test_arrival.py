@@ -17,7 +17,16 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, Event, EventKind, EventTimeError, FlushTimeoutError, NotCountedError, Policy
+from edge_client import (
+    Config,
+    EdgeClient,
+    Event,
+    EventKind,
+    EventTimeError,
+    FlushTimeoutError,
+    NotCountedError,
+    Policy,
+)
 from edge_client.encoding import binding, moved, split
 from edge_client.session.driver import PayloadCache
 from edge_client.spool.changes import Add, Bind, Change, Rebind, Result, StoredDelta, Unbound
@@ -309,7 +318,7 @@ async def test_only_what_was_sent_and_never_answered_is_unknown_after_the_erasur
             clock.at_ms += WEEK
     service.come_back()
     async with client_of(service, path, clock, events.append) as client:
-        with pytest.raises(NotCountedError, match=r"1 delta unknown \(the data of its window is erased"):
+        with pytest.raises(NotCountedError, match=r"1 delta of an ended window whose .* \(unknown\)$"):
             await client.flush()
         assert (client.status().unknown, client.status().acknowledged, client.status().deltas_moved) == (1, 3, 0)
     [told] = [event.detail for event in events if event.kind is EventKind.UNKNOWN]
@@ -494,4 +503,25 @@ async def test_what_waits_without_a_window_is_kept_for_a_plan_that_comes_back(tm
     async with device.client() as client:
         await client.flush()
     assert device.services[old.id].records == 2
+    device.clock.close()
+
+
+async def test_of_a_plan_that_was_replaced_what_has_no_window_is_erased_with_the_window_of_the_change(
+    tmp_path: Path,
+) -> None:
+    window = {"length": "1h", "lateness": "20m", **ARRIVAL}
+    old, new = small_plan(window=window), small_plan(window=window, sketch={"rows": 10})
+    device = Device(tmp_path / "s.db")
+    device.collect(old)
+    await device.contribute(offline=True)
+    device.clock.at_ms += WEEK
+    device.collect(new)
+    await device.hear_of_other_plan()  # it was offline for a week
+    async with device.client() as client:
+        assert (client.plan, client.status().held, client.status().unknown) == (new, 1, 0)
+    device.clock.at_ms += 2 * HOUR
+    async with device.client() as client:
+        with pytest.raises(NotCountedError, match=r"windows are over \(deltas without an answer: 1\)"):
+            await client.flush()
+        assert (client.status().held, client.status().unknown) == (0, 1)
     device.clock.close()
