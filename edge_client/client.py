@@ -228,6 +228,7 @@ class EdgeClient:
         return Status(
             **vars(counts),
             queued=driver.unanswered,
+            waiting=driver.waiting,
             held=self._held,
             connected=self._running and driver.is_connected,
             last_error=driver.last_error,

@@ -92,7 +92,7 @@ class NotCountedError(EdgeError):
 
     Attributes:
         late: Deltas that came after their window was sealed.
-        unknown: Deltas whose window is over and forgotten.
+        unknown: Deltas whose window's data is erased: the service cannot tell whether it had counted them.
         refused: Deltas that were refused for good, by the reason's name.
         details: One of the service's sentences for each reason.
         windows: With a secure sum, or of a silo: why a window is in no sum that is known of, by its index.
@@ -114,7 +114,9 @@ class NotCountedError(EdgeError):
         self.windows = dict(windows or {})
         self.erased = tuple(erased)
         parts = [f"{_deltas(late)} arrived after their window was sealed (late)"] if late else []
-        parts += [f"{_deltas(unknown)} of an ended window whose data is erased (unknown)"] if unknown else []
+        if unknown:
+            erased = "of an ended window whose data is erased, which the service may have counted before (unknown)"
+            parts.append(f"{_deltas(unknown)} {erased}")
         for reason, count in self.refused.items():
             parts.append(f"{_deltas(count)} refused for {reason} ({self.details.get(reason, '')})")
         parts += [f"window {window}: {why}" for window, why in self.windows.items()]

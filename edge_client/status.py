@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from hushsum.secure_sum.client import ClientStep
 
 
+_DETAILS: Final = {
+    AnswerStatus.LATE: "a delta is late: its window was sealed before it came, and it counts nowhere",
+    AnswerStatus.UNKNOWN: (
+        "a delta is unknown: the data of its window is erased, so the service cannot tell whether it was counted, and "
+        "its records are not sent again"
+    ),
+}
+
+
 class EventKind(StrEnum):
     """The closed set of kinds of events."""
 
@@ -79,7 +88,8 @@ class Event:
         """A delta's definitive answer, which is durable in the spool."""
         refusal = answer.refusal
         reason = None if refusal is None else reason_name(refusal.reason)
-        detail = f"a delta is {answer.status.value}" if refusal is None else explain(refusal)
+        detail = _DETAILS.get(answer.status, f"a delta is {answer.status.value}")
+        detail = detail if refusal is None else explain(refusal)
         return cls(EventKind(answer.status.value), detail, delta=answer.id, reason=reason)
 
 
@@ -250,8 +260,10 @@ class Counts:
         deltas_moved: How often a delta came after its window's seal and was bound to a later window, under a new id, as
             plans with ``window.late = "next"`` say. Its answer there is counted as that of any delta.
         late: Deltas that came after their window's seal and count nowhere.
-        unknown: Deltas whose window is over and forgotten, or that were erased without an answer because their plan was
-            replaced and their window is over: treated as spent.
+        unknown: Deltas whose window's data is erased, so that the service cannot tell whether it had counted them, or
+            that were erased without an answer because their plan was replaced and their window is over. Their records
+            are never sent again. Under ``window.time = "arrival"`` a service says this only of deltas that were sent
+            before, and had no answer then.
         refused: Deltas that were refused for good, by the reason's name.
         submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
             vector, or its noised sum, was sent, or was about to be.
@@ -297,6 +309,9 @@ class Status(Counts):
 
     Attributes:
         queued: Deltas in the spool that have no definitive answer yet, under the current plan.
+        waiting: Of the first 64 of those: deltas that are not sent before a later window begins, under plans with
+            ``window.time = "arrival"``. The open window has no room for them (``records_per_client``), or they came
+            late for it.
         held: Deltas, and with a secure sum or of a silo batches of records, that wait under earlier plans: they are
             sent if the service goes back to their plan, and erased once their windows are over.
         connected: Whether the service has accepted a connection that still stands. With secure sums each round has one.
@@ -313,6 +328,7 @@ class Status(Counts):
     """
 
     queued: int = 0
+    waiting: int = 0
     held: int = 0
     connected: bool = False
     last_error: str | None = None

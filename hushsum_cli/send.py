@@ -99,6 +99,9 @@ def send(  # noqa: PLR0913  one argument an option
     every window, with or without records, so that participation reveals nothing. Each client submits once per window;
     records of a later run in the same window are dropped.
 
+    Plans with time = "arrival" and a bound of records for each client: what the open window has no room for is sent in
+    the windows that follow, by this run if --timeout is long enough, else by the next one.
+
     Mode local with reports: each record is randomised on this machine and sent as one report.
     """
     import sys

@@ -17,6 +17,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import LOCAL, SECURE
 from hushsum.privacy.local_mode import K_RR, ONE_BIT, PROJECTIVE, REPORT, SHUFFLE_MAX, SILO
+from hushsum.schedule import ARRIVAL
 from hushsum_simulator.data import Floats, Records
 from hushsum_simulator.errors import RecordsError, SettingsConflictError
 
@@ -62,10 +63,10 @@ def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
 
 
 def refuse_incomparable(plan: Plan) -> None:
-    """Refuses a plan whose releases are no densities of vectors, which is all that a run can compare with the truth.
+    """Refuses a plan whose releases are no densities of vectors of a known window, which is all that a run compares.
 
     Raises:
-        PlanError: It collects sets, or is of the paired family.
+        PlanError: It collects sets, is of the paired family, or its records belong to the window of their arrival.
     """
     if isinstance(plan.record, SetRecords):
         instead = "start hushsum serve, contribute with edge_client and ask with hushsum query --at 3,17,29"
@@ -73,6 +74,9 @@ def refuse_incomparable(plan: Plan) -> None:
     if plan.family.name == "paired":
         instead = "start hushsum serve, contribute with hushsum send and fit the release with hushsum.estimators"
         raise PlanError("sketch.family", "paired", f"another: simulate compares densities; for models, {instead}")
+    if plan.window.time == ARRIVAL:
+        instead = "make a plan with 'event' to try out; accuracy and noise are the same"
+        raise PlanError("window.time", ARRIVAL, f"'event': simulate compares the records of one window; {instead}")
 
 
 def of_photograph(privacy: Mapping[str, object], seed: int, tables: Tables = NO_TABLES) -> Plan:

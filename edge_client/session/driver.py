@@ -207,6 +207,11 @@ class SessionDriver:
         """Deltas without a durable definitive answer."""
         return len(self._session.send_window)
 
+    @property
+    def waiting(self) -> int:
+        """Of those: deltas that wait for a window that has begun, or has room for them."""
+        return self._session.send_window.deferred
+
     def begin(self) -> None:
         """Connects at once, if only to hear early that another plan is collected there."""
         self._tell(Begun(self._runtime.monotonic()))
@@ -364,7 +369,8 @@ class SessionDriver:
         loss = self._session.last_loss
         last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
         what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s: they remain in the spool"
-        return FlushTimeoutError(f"{what}, and sending continues{last}")
+        waiting = f"; {self.waiting} of them wait for a later window" if self.waiting else ""
+        return FlushTimeoutError(f"{what}, and sending continues{waiting}{last}")
 
     def _fail(self, error: Exception) -> None:
         """Ends the session; every add and flush that waits, or comes later, raises the error."""

@@ -25,7 +25,7 @@ from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
-from hushsum.schedule import NEXT, Schedule
+from hushsum.schedule import ARRIVAL, NEXT, Schedule
 from hushsum_proto.answers import IDENTITY_REASONS, Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
 
@@ -219,6 +219,7 @@ class _Place:
     stage: Stage = Stage.READY
     ready_at: float = 0.0
     refusals: int = 0
+    is_deferred: bool = False  # it waits for its window, not for the service
 
 
 class SendWindow:
@@ -280,6 +281,11 @@ class SendWindow:
     def has_room(self, in_flight_max: int) -> bool:
         return self._in_flight < in_flight_max
 
+    @property
+    def deferred(self) -> int:
+        """How many wait for their windows."""
+        return sum(place.stage is Stage.HELD and place.is_deferred for place in self._places.values())
+
     def is_in_flight(self, sequence: int) -> bool:
         place = self._places.get(sequence)
         return place is not None and place.stage is Stage.IN_FLIGHT
@@ -287,8 +293,13 @@ class SendWindow:
     def hold(self, sequence: int, ready_at: float) -> None:
         """Holds one in flight that was refused for now."""
         place = self._out_of_flight(sequence, Stage.HELD)
-        place.ready_at = ready_at
+        place.ready_at, place.is_deferred = ready_at, False
         place.refusals += 1
+
+    def defer(self, sequence: int, ready_at: float) -> None:
+        """Holds one that was picked, and not sent: its window has not begun, or has no room."""
+        place = self._out_of_flight(sequence, Stage.HELD)
+        place.ready_at, place.is_deferred = ready_at, True
 
     def refusals(self, sequence: int) -> int:
         return self._places[sequence].refusals
@@ -336,8 +347,9 @@ class Session:
     """One client's conversation with its service, over as many connections as it takes.
 
     Args:
-        schedule: The plan's windows. Clocks that differ by more than its lateness are reported once. Where late deltas
-            move to later windows, a delta whose window has not begun is held until then.
+        schedule: The plan's windows. Clocks that differ by more than its lateness are reported once, where the device's
+            dates records. Where late deltas move to later windows, a delta whose window has not begun is held until
+            then.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
 
@@ -366,7 +378,9 @@ class Session:
         self._stream = stream if batches is None else None
         self._batches = {stream: number for number, stream in (batches or {}).items()}  # unanswered
         self._schedule = schedule
-        self._clock_limit_ms: int | None = max(schedule.lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
+        self._clock_limit_ms: int | None = None  # once it was told, or where the device's clock dates no records
+        if schedule.time != ARRIVAL:
+            self._clock_limit_ms = max(schedule.lateness_ms, _CLOCK_SLACK_MS)
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
         self._service_began_ms = 0  # the service's clock at 0 of the events' clock
@@ -414,7 +428,7 @@ class Session:
                 return self._answered(event)
             case Deferred() if self._is_current(event.connection, State.OPEN):
                 if self.send_window.is_in_flight(event.sequence):
-                    self.send_window.hold(event.sequence, event.now + event.wait_s)
+                    self.send_window.defer(event.sequence, event.now + event.wait_s)
             case Disconnected() if self._is_current(event.connection, State.GREETING, State.OPEN):
                 return self._lost(event.now, event.loss)
             case Begun() | Connected() | Answered() | Deferred() | Disconnected():

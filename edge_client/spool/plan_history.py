@@ -281,22 +281,23 @@ class PlanHistory:
 
     def _erase_plan(self, plan_id: bytes, now_ms: int) -> tuple[Counter[str], list[int]]:
         """What erasing a plan added to the tallies, and when more of it is due."""
-        waiting = self._windows(plan_id)
+        schedule = self._plan(plan_id).window
+        changed = schedule.index_at(self._noted("changed_ms") or 0)
+        waiting = self._windows(plan_id, changed)
         if not waiting:
             return Counter(), []
-        schedule = self._plan(plan_id).window
         oldest = schedule.index_at(now_ms - schedule.lateness_ms)
         counts: Counter[str] = Counter()
         if waiting[0] < oldest:
             is_bounded = schedule.windows_per_client is not None
-            counts = self._spool.change(partial(_erase, plan_id, oldest, is_bounded=is_bounded))
+            counts = self._spool.change(partial(_erase, plan_id, oldest, changed, is_bounded=is_bounded))
             self._spool.erase_answered()
         return counts, [schedule.end_ms(window) + schedule.lateness_ms for window in waiting if window >= oldest][:1]
 
-    def _windows(self, plan_id: bytes) -> list[int]:
-        """Windows of an earlier plan of which something waits, ascending."""
+    def _windows(self, plan_id: bytes, changed: int) -> list[int]:
+        """Windows of an earlier plan of which something waits, ascending; ``changed`` as of :func:`_window_of`."""
         heads = self._spool.rows("SELECT substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", HEADER_BYTES, plan_id)
-        windows = {_window_of(head) for (head,) in heads}
+        windows = {_window_of(head, changed) for (head,) in heads}
         for table in ("pending", "contributions", "attempts", "rounds"):
             query = f"SELECT window FROM former_{table} WHERE plan = ? AND {_WAITING[table]}"  # noqa: S608  constants of this module
             windows.update(window for (window,) in self._spool.rows(query, plan_id))
@@ -321,11 +322,15 @@ class PlanHistory:
         self._spool.change(lambda database, _: _write_note(database, column, value), recount=False)
 
 
-def _window_of(head: bytes) -> int:
-    """The window of a packed delta; of an unbound one, that in which it was added or that it may be sent for."""
+def _window_of(head: bytes, changed: int) -> int:
+    """The window of a packed delta, with which it is over.
+
+    An unbound one, which may be weeks old, could be sent in any later window: it is over with the window ``changed``,
+    in which the plan was last changed, or with that in which it was added if that is later.
+    """
     window = read_header(head).window
     waiting = Unbound.read(window)
-    return window if waiting is None else waiting.window
+    return window if waiting is None else max(waiting.window, changed)
 
 
 def _query(database: sqlite3.Connection) -> Query:
@@ -467,11 +472,18 @@ def _require_budget(database: sqlite3.Connection, plan: Plan, now_ms: int, *, is
 
 
 def _erase(
-    plan_id: bytes, oldest: int, database: sqlite3.Connection, counts: Counter[str], *, is_bounded: bool
+    plan_id: bytes,
+    oldest: int,
+    changed: int,
+    database: sqlite3.Connection,
+    counts: Counter[str],
+    *,
+    is_bounded: bool,
 ) -> Counter[str]:
     """Erases what waits of windows before ``oldest``, notes it and counts it; the caller holds a transaction.
 
-    Where the plan bounds in how many windows a client has records (``is_bounded``), those windows stay known.
+    ``changed`` is as of :func:`_window_of`. Where the plan bounds in how many windows a client has records
+    (``is_bounded``), those windows stay known.
 
     Returns:
         The counts.
@@ -480,7 +492,7 @@ def _erase(
     heads = database.execute(
         "SELECT rowid, substr(bytes, 1, ?) FROM former_deltas WHERE plan = ?", (HEADER_BYTES, plan_id)
     )
-    deltas = [(row,) for row, head in heads.fetchall() if _window_of(head) < oldest]
+    deltas = [(row,) for row, head in heads.fetchall() if _window_of(head, changed) < oldest]
     database.executemany("DELETE FROM former_deltas WHERE rowid = ?", deltas)
     # What waited for a submission that was made is in it.
     ((records,),) = database.execute(

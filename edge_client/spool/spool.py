@@ -58,7 +58,7 @@ _PRAGMAS: Final = (
     "cache_size = -256",  # KiB: a fleet in one process has hundreds of these, and each delta is read once at most
 )
 # The tables that every change writes come first: their pages share one block of 4 KiB, and are written with it.
-_TABLES: Final = (
+TABLES: Final = (
     "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",
     "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL, room INTEGER)",
     "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
@@ -180,7 +180,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
     tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not (version or application or tables):
         database.execute("BEGIN EXCLUSIVE")
-        for table in _TABLES:
+        for table in TABLES:
             database.execute(table)
         database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {_WITHOUT_ROUNDS}")

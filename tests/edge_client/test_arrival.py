@@ -2,7 +2,10 @@
 
 import asyncio
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing, suppress
@@ -14,25 +17,37 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, EventTimeError, NotCountedError, Policy
+from edge_client import (
+    Config,
+    EdgeClient,
+    Event,
+    EventKind,
+    EventTimeError,
+    FlushTimeoutError,
+    NotCountedError,
+    Policy,
+)
 from edge_client.encoding import binding, moved, split
 from edge_client.session.driver import PayloadCache
 from edge_client.spool.changes import Add, Bind, Change, Rebind, Result, StoredDelta, Unbound
 from edge_client.spool.spool import Spool
+from edge_client.status import OnEvent
 from edge_client.testing import MemoryService
+from edge_client.transport.interface import ConnectionLostError, Disconnect
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError, PlanError
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.deltas import windowed_plan
-from tests.edge_client.clocks import HOUR, Clock, until
+from tests.edge_client.arrival_victim import PLAN, SENDING, WRITING
+from tests.edge_client.clocks import HOUR, START, Clock, until
 from tests.edge_client.local_clients import RushingClock
+from tests.edge_client.spool.test_spool import ENVIRONMENT, ROOT
 from tests.edge_client.spools import opened
 from tests.edge_client.test_new_plans import Device
 from tests.plans import secure_plan, small_plan, tables
 
 ARRIVAL = {"time": "arrival"}
-PLAN = small_plan(window=ARRIVAL)
 OF_CLIENTS = small_plan(window=ARRIVAL, privacy={"unit": "client", "records_per_client": 3})
 CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.01, close_flush_s=0.0)
 RECORDS = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -45,6 +60,8 @@ class Service(MemoryService):
     Attributes:
         ahead_ms: Of the device's clock.
         sealed: Windows for which every delta is late.
+        erased: Windows of which it knows no ids any more.
+        is_mute: It answers nothing, and is gone once a delta has come.
         spool: Where a device's spool is; it is copied at each message, as it is on the disk then.
     """
 
@@ -52,6 +69,8 @@ class Service(MemoryService):
         super().__init__(plan, now_ms=lambda: clock.now_ms() + self.ahead_ms)
         self.ahead_ms = 0
         self.sealed: set[int] = set()
+        self.erased: set[int] = set()
+        self.is_mute = False
         self.spool = spool
         self.asked: list[tuple[int, DeltaId]] = []
 
@@ -67,7 +86,13 @@ class Service(MemoryService):
             for end in ("", "-wal"):
                 with suppress(FileNotFoundError):
                     shutil.copy(f"{self.spool}{end}", f"{self.spool}.copy{end}")
-        return Answer(header.id, Status.LATE) if header.window in self.sealed else super()._take(data)
+        if header.window in self.erased:
+            return Answer(header.id, Status.UNKNOWN)
+        answer = Answer(header.id, Status.LATE) if header.window in self.sealed else super()._take(data)
+        if self.is_mute:
+            self.go_away()
+            raise ConnectionLostError(Disconnect("the answer is lost"))
+        return answer
 
 
 @pytest.fixture
@@ -77,9 +102,17 @@ async def clock() -> AsyncIterator[RushingClock]:
     made.close()
 
 
-def client_of(service: MemoryService, path: Path, clock: Clock) -> EdgeClient:
+def client_of(service: MemoryService, path: Path, clock: Clock, on_event: OnEvent | None = None) -> EdgeClient:
     policy = Policy(max_epsilon=None)
-    return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock)
+    return EdgeClient(service, spool=path, policy=policy, config=CONFIG, runtime=clock, on_event=on_event)
+
+
+def killed(path: Path, moment: str) -> str:
+    """What a device has sent that was killed at this moment."""
+    command = [sys.executable, "-m", "tests.edge_client.arrival_victim", str(path), moment]
+    device = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert device.returncode == -signal.SIGKILL, device.stderr
+    return device.stdout
 
 
 def has_windows(service: MemoryService, number: int) -> bool:
@@ -234,6 +267,24 @@ async def test_a_delta_is_sent_again_for_the_same_window_and_after_a_crash_too(
     assert service.records == 2
 
 
+@pytest.mark.parametrize("moment", [SENDING, WRITING])
+async def test_a_device_that_is_killed_sends_the_same_delta_again_or_has_sent_none(
+    tmp_path: Path, clock: RushingClock, moment: str
+) -> None:
+    path = tmp_path / "s.db"
+    told = killed(path, moment)
+    clock.at_ms = START + 3 * HOUR
+    service = Service(PLAN, clock)
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+    assert service.records == 2
+    if moment == SENDING:
+        assert [data.hex() for data in service.received] == [told]
+    else:
+        assert not told, "nothing had left it"
+        assert service.windows == {service.window}
+
+
 async def test_a_late_delta_waits_for_a_later_window_under_a_new_id(tmp_path: Path, clock: RushingClock) -> None:
     service = Service(PLAN, clock)
     service.sealed = {service.window}  # sealed early
@@ -251,6 +302,30 @@ async def test_a_late_delta_waits_for_a_later_window_under_a_new_id(tmp_path: Pa
     assert (service.records, client.status().late) == (2, 0)
 
 
+async def test_only_what_was_sent_and_never_answered_is_unknown_after_the_erasure_of_its_window(
+    tmp_path: Path, clock: RushingClock
+) -> None:
+    service, path = Service(PLAN, clock), tmp_path / "s.db"
+    service.is_mute = True
+    events: list[Event] = []
+    async with client_of(service, path, clock) as client:
+        await client.add(RECORDS)
+        await until(lambda: len(service.asked) == 1, "it is sent")
+        service.is_mute = False
+        service.erased = {service.window}
+        for _ in range(3):
+            await client.add(RECORDS)
+            clock.at_ms += WEEK
+    service.come_back()
+    async with client_of(service, path, clock, events.append) as client:
+        with pytest.raises(NotCountedError, match=r"1 delta of an ended window whose .* \(unknown\)$"):
+            await client.flush()
+        assert (client.status().unknown, client.status().acknowledged, client.status().deltas_moved) == (1, 3, 0)
+    [told] = [event.detail for event in events if event.kind is EventKind.UNKNOWN]
+    assert "cannot tell whether it was counted" in told
+    assert [window for window, _ in service.asked[1:]].count(service.window) == 3
+
+
 async def test_a_client_sends_what_its_bound_allows_in_each_window_and_loses_nothing(
     tmp_path: Path, clock: RushingClock
 ) -> None:
@@ -261,14 +336,18 @@ async def test_a_client_sends_what_its_bound_allows_in_each_window_and_loses_not
         for _ in range(2):
             await client.add(RECORDS)
         service.come_back()
-        flushing = asyncio.create_task(client.flush())
         begun = service.window
+        await until(lambda: client.status().queued == client.status().waiting == 3, "the first three records are sent")
+        assert service.windows == {begun}
+        with pytest.raises(FlushTimeoutError, match=r"3 deltas have no answer .*; 3 of them wait for a later window"):
+            await client.flush(timeout_s=0.0)
+        flushing = asyncio.create_task(client.flush())
         for hour in range(1, 4):
             await until(partial(has_windows, service, hour), f"{hour} windows have records")
             clock.pass_time(3600.0)
         await flushing
         assert service.windows == {begun, begun + 1, begun + 2}  # with 3, 1 + 2 and 2 records
-        assert (service.records, client.status().records_refused) == (8, 0)
+        assert (service.records, client.status().records_refused, client.status().waiting) == (8, 0, 0)
 
 
 async def test_a_client_that_may_send_for_no_further_window_says_what_it_leaves_out(
@@ -424,4 +503,25 @@ async def test_what_waits_without_a_window_is_kept_for_a_plan_that_comes_back(tm
     async with device.client() as client:
         await client.flush()
     assert device.services[old.id].records == 2
+    device.clock.close()
+
+
+async def test_of_a_plan_that_was_replaced_what_has_no_window_is_erased_with_the_window_of_the_change(
+    tmp_path: Path,
+) -> None:
+    window = {"length": "1h", "lateness": "20m", **ARRIVAL}
+    old, new = small_plan(window=window), small_plan(window=window, sketch={"rows": 10})
+    device = Device(tmp_path / "s.db")
+    device.collect(old)
+    await device.contribute(offline=True)
+    device.clock.at_ms += WEEK
+    device.collect(new)
+    await device.hear_of_other_plan()  # it was offline for a week
+    async with device.client() as client:
+        assert (client.plan, client.status().held, client.status().unknown) == (new, 1, 0)
+    device.clock.at_ms += 2 * HOUR
+    async with device.client() as client:
+        with pytest.raises(NotCountedError, match=r"windows are over \(deltas without an answer: 1\)"):
+            await client.flush()
+        assert (client.status().held, client.status().unknown) == (0, 1)
     device.clock.close()

@@ -49,11 +49,13 @@ def test_the_rows_of_up_to_20_columns_are_sobol_points(dim: int, draws: str, rng
     assert plan.family.to_fields()["draws"] == draws
 
 
-def test_plans_whose_answers_are_no_densities_are_refused_with_what_to_do() -> None:
+def test_plans_that_a_run_cannot_compare_are_refused_with_what_to_do() -> None:
     with pytest.raises(PlanError, match=r"record.kind: got 'set'.*hushsum query --at 3,17,29"):
         refuse_incomparable(set_plan())
     with pytest.raises(PlanError, match=r"sketch.family: got 'paired'.*hushsum.estimators"):
         refuse_incomparable(model_plan())
+    with pytest.raises(PlanError, match=r"window.time: got 'arrival'.*make a plan with 'event'"):
+        refuse_incomparable(small_plan(window={"time": "arrival"}))
     refuse_incomparable(small_plan())
 
 

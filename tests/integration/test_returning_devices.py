@@ -158,7 +158,8 @@ def assert_holds(sketch: Sketch, *records: npt.ArrayLike, plan: Plan = PLAN) -> 
     """A sum is that of these records, each once."""
     expected = Sketch(plan)
     for each in records:
-        expected.add(np.reshape(each, (-1, 2)))
+        rows = np.reshape(each, (-1, 2))
+        expected.add(rows, clients=["device"] * len(rows) if plan.privacy.unit == "client" else None)
     assert np.array_equal(sketch.counters, expected.counters)
     assert np.array_equal(sketch.counts, expected.counts)
 
@@ -197,6 +198,33 @@ async def test_after_a_month_what_was_counted_stays_counted_once_and_what_came_t
         assert (status.acknowledged, status.unknown, status.late, status.queued) == (1, 2, 0, 0)
         assert device.kinds[EventKind.UNKNOWN] == 2
         assert_holds(await sealed(service, PLAN, WINDOW + MONTH), [7.0, 8.0])
+
+
+async def test_a_device_under_a_plan_of_arrival_comes_back_after_months_with_a_wrong_clock_and_loses_nothing(
+    tmp_path: Path, device: Device
+) -> None:
+    plan = small_plan(window={"time": "arrival"}, privacy={"unit": "client", "records_per_client": 2})
+    there = SetRuntime()
+    async with service_of(config_of(tmp_path, plan), there) as service:
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+        async with device.client("127.0.0.1:1") as client:  # offline
+            for month in range(1, 3):
+                await client.add([[1.0, 2.0], [3.0, month]])
+                device.clock.set_ms = NOW_MS + month * MONTH * HOUR_MS
+        there.set_ms = NOW_MS + MONTH * HOUR_MS  # a month less than by the device's clock
+        async with device.client(service.grpc) as client:
+            with pytest.raises(FlushTimeoutError, match="1 of them wait for a later window"):
+                await client.flush(5)
+            assert (client.status().waiting, client.status().acknowledged) == (1, 1)
+        assert_holds(await sealed(service, plan, WINDOW + MONTH), [[1.0, 2.0], [3.0, 1.0]], plan=plan)
+        there.set_ms += HOUR_MS
+        async with device.client(service.grpc) as client:
+            await client.flush(120)
+            status = client.status()
+        assert (status.acknowledged, status.late, status.unknown, status.waiting, status.queued) == (2, 0, 0, 0, 0)
+        assert EventKind.CLOCK_OFF not in device.kinds, "its clock dates nothing"
+        assert_holds(await sealed(service, plan, WINDOW + MONTH + 1), [[1.0, 2.0], [3.0, 2.0]], plan=plan)
 
 
 async def test_a_silo_that_comes_back_after_a_month_reports_the_window_that_it_never_submitted(

@@ -14,12 +14,14 @@ import numpy as np
 from aggregator.model import ReservedStep, SealedWindow, StoredOutcome
 from aggregator.release.receipts import KeptLine, Receipt
 from aggregator.release.releaser import compute_step
-from hushsum.delta import Delta, DeltaId, Run
+from edge_client.spool.changes import Unbound
+from hushsum.delta import Delta, DeltaId, Run, unpack_at_home
 from hushsum.errors import Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum.privacy.accountant import Account
 from hushsum.privacy.events import CUMULATIVE
+from hushsum.schedule import ARRIVAL
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.simulation.loop import Process
 
@@ -31,12 +33,12 @@ _BY_THE_CLOCK = frozenset({Reason.WINDOW_IN_FUTURE, ServiceReason.WINDOW_NOT_OPE
 
 @dataclass(frozen=True)
 class Sent:
-    """A delta that a spool has bound."""
+    """A delta that a spool has bound, by its id, and the windows that it was bound to: one."""
 
     number: int
     client_id: str
     id: DeltaId
-    window: int
+    windows: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Books:
     """
 
     plan: Plan
-    sent: dict[int, Sent] = field(default_factory=dict)
+    sent: dict[tuple[str, DeltaId], Sent] = field(default_factory=dict)
     answers: dict[tuple[str, DeltaId], dict[Status, str]] = field(default_factory=lambda: defaultdict(dict))
     settled: dict[tuple[str, DeltaId], Status] = field(default_factory=dict)
     sums: dict[int, SealedWindow] = field(default_factory=dict)
@@ -88,12 +90,18 @@ class Books:
 
     # --------------------------------------------------------------------------------------------------- on the devices
 
-    def packed(self, client_id: str, number: int, window: int, id: DeltaId) -> bytes:
-        """The bytes of a new delta, noted as bound."""
-        assert number not in self.sent
-        self.sent[number] = Sent(number, client_id, id, window)
+    def packed(self, number: int, window: int, id: DeltaId) -> bytes:
+        """The bytes of a new delta."""
         run = Run(0, 1, Increments(np.array([number]), np.array([1])))
         return Delta(self.plan.id, window, id, (run,)).pack(self.plan)
+
+    def bound(self, client_id: str, data: bytes) -> None:
+        """A spool holds this delta, durably; one that has no window yet is not noted."""
+        delta = unpack_at_home(data, self.plan)
+        if Unbound.read(delta.window) is None:
+            number = int(delta.runs[0].increments.indices[0])
+            sent = self.sent.setdefault((client_id, delta.id), Sent(number, client_id, delta.id))
+            sent.windows.add(delta.window)
 
     def told(self, client_id: str, data: bytes, answer: Answer) -> None:
         """A gateway has answered, whether or not anybody hears it."""
@@ -179,6 +187,8 @@ class Books:
             spends = sorted(spend.window for spend in account.spends if spend.window is not None)
             if spends != sorted(self.drawn):
                 self.say(f"charged are the windows {spends}, outcomes have {sorted(self.drawn)}")
+        if self.plan.window.time == ARRIVAL and Status.LATE in self.settled.values():
+            self.say("a delta was late for good, although its records belong to whatever window they arrive in")
         for sent in self.sent.values():
             self._audit(sent, states)
         self._audit_sums()
@@ -188,16 +198,15 @@ class Books:
         promised, denied = _COUNTED & said.keys(), _NOT_COUNTED & said.keys()
         if promised and denied and not self.log_restored:
             words = ", ".join(sorted(said.values()))
-            self.say(f"number {sent.number} (window {sent.window}) was told contradictions: {words}")
-        sealed = self.sums.get(sent.window)
-        if sealed is None:
+            self.say(f"number {sent.number} (windows {sorted(sent.windows)}) was told contradictions: {words}")
+        sums = [self.sums[window] for window in sent.windows if window in self.sums]
+        if not sums:
             if promised and not self.restored:
                 self.lost.add(sent.number)
-                self.say(f"window {sent.window} ({states.get(sent.window)}) has promises, and no sum was ever read")
+                which = ", ".join(f"{window} ({states.get(window)})" for window in sorted(sent.windows))
+                self.say(f"window {which} has promises, and no sum was ever read")
             return
-        count = int(sealed.sketch.counters.reshape(-1)[sent.number])
-        if count > 1:
-            self.doubled.add(sent.number)
+        count = sum(int(sealed.sketch.counters.reshape(-1)[sent.number]) for sealed in sums)
         if promised and count == 0 and not self.restored:
             self.lost.add(sent.number)
         if denied and count and not self.restored:
@@ -217,8 +226,14 @@ class Books:
                 self.say(f"window {window}: its outcome is not the step that was reserved")
 
     def _audit_sums(self) -> None:
+        windows: dict[int, set[int]] = defaultdict(set)
+        counts: Counter[int] = Counter()
+        for sent in self.sent.values():
+            windows[sent.number] |= sent.windows
         for window, sealed in self.sums.items():
-            for number in np.flatnonzero(sealed.sketch.counters.reshape(-1)):
-                sent = self.sent.get(int(number))
-                if sent is None or sent.window != window:
+            counters = sealed.sketch.counters.reshape(-1)
+            for number in map(int, np.flatnonzero(counters)):
+                counts[number] += int(counters[number])
+                if window not in windows[number]:
                     self.say(f"window {window} counts number {number}, which nobody sent for it")
+        self.doubled |= {number for number, count in counts.items() if count > 1}

@@ -37,6 +37,7 @@ class Schedule:
 
     Attributes:
         cumulative: Whether the plan's releases are steps of one sequence.
+        arrival: Whether the plan's records belong to the window in which they are first sent.
     """
 
     seed: int
@@ -44,10 +45,12 @@ class Schedule:
     partitions: int
     ops: tuple[Op, ...]
     cumulative: bool = False
+    arrival: bool = False
 
     def __repr__(self) -> str:
         ops = "".join(f"\n        {op!r}," for op in self.ops)
         kind = "    cumulative=True,\n" if self.cumulative else ""
+        kind += "    arrival=True,\n" if self.arrival else ""
         return f"Schedule(\n    {self.seed}, {self.cluster}, {self.partitions},\n    ({ops}\n    ),\n{kind})"
 
 
@@ -58,7 +61,11 @@ def drawn(seed: int) -> Schedule:
     ops = _deltas(random) + _troubles(random, cluster=cluster)
     cumulative = Random(f"plan/{seed}").random() < CUMULATIVES
     partitions = random.choice((1, 2, 2, 3))
-    return Schedule(seed, cluster, partitions, tuple(sorted(ops, key=lambda op: op.at_s)), cumulative=cumulative)
+    times = Random(f"time/{seed}")
+    arrival = times.random() < ARRIVALS
+    ops += _deaths(times) if arrival else []
+    in_order = tuple(sorted(ops, key=lambda op: op.at_s))
+    return Schedule(seed, cluster, partitions, in_order, cumulative=cumulative, arrival=arrival)
 
 
 def _deltas(random: Random) -> list[Op]:
@@ -67,6 +74,15 @@ def _deltas(random: Random) -> list[Op]:
         who = f"device-{random.randrange(DEVICES)}"
         what = "add" if random.random() < 0.85 else "add_before"
         ops.append(Op(_time(random), what, who, float(random.randint(1, 5))))
+    return ops
+
+
+def _deaths(random: Random) -> list[Op]:
+    """Devices die, and reach nobody for a while when they are back: what they send again may be in another window."""
+    ops = []
+    for _ in range(random.randint(*DEATHS)):
+        (who, amount), at_s = _aim(random, "kill_device", ()), _time(random)
+        ops += [Op(at_s, "kill_device", who, amount), Op(_rounded(at_s + random.random()), "cut", who, 4.0)]
     return ops
 
 
@@ -122,6 +138,8 @@ _CALLS: Final = (*("checkpoint",) * 4, "claim_partition", "mark_closing", "commi
 RESTORES: Final = 0.3
 MARKS: Final = 0.7  # of restores are followed by it
 CUMULATIVES: Final = 0.3  # of plans
+ARRIVALS: Final = 0.4
+DEATHS: Final = (2, 6)  # of devices, where the window of a record is that of its first sending
 #: The calls of a cumulative plan in place of those of others.
 STEPS: Final = {"reserve_outcome": "reserve_step", "commit_outcome": "commit_step"}
 _SERVERS: Final = ("log", "store", "receipts", "copy")

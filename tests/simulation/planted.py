@@ -11,6 +11,8 @@ from aggregator.model import ClaimedFold, EntryBatch, NewEntry, ReceiptsMark, Re
 from aggregator.release.receipts import Receipt
 from aggregator.release.receipts_copy import CopiedReceipts
 from aggregator.store.store import Store
+from edge_client.spool.changes import Bind, Change, Result
+from edge_client.spool.spool import Spool
 from hushsum.entropy import KEY_BYTES, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes
@@ -100,6 +102,21 @@ class _DrawsAnew(_Through):
     _count = 0
 
 
+class _BindsLater(_Through):
+    """The window of a delta is written with the next change, when the delta is on its way."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._later: list[Change] = []
+
+    def commit(self, changes: Sequence[Change]) -> list[Result]:
+        spool, written = self._inner, [each for each in changes if not isinstance(each, Bind)]
+        results = iter(spool.commit([*self._later, *written])[len(self._later) :])
+        self._later = [each for each in changes if isinstance(each, Bind)]
+        unwritten = spool._transaction_of(spool._database, spool._state)
+        return [unwritten.take(each) if isinstance(each, Bind) else next(results) for each in changes]
+
+
 class _Uncompared(CopiedReceipts):
     """The second sink is written, and never compared with the first."""
 
@@ -133,6 +150,10 @@ def _anew() -> Planted:
     return Planted(store_of=lambda store: cast("Store", _DrawsAnew(store)))
 
 
+def _binds_later() -> Planted:
+    return Planted(spool_of=lambda spool: cast("Spool", _BindsLater(spool)))
+
+
 def _unfenced() -> Planted:
     given: dict[int, int] = {}
 
@@ -164,4 +185,5 @@ PLANTED: Final = {
     "the seal appended to one partition only": _one_partition,
     "the second sink of receipts not compared": _uncompared,
     "a step of a cumulative sequence drawn with another key than the reserved one": _anew,
+    "the window of a delta sent before it is written": _binds_later,
 }

@@ -12,6 +12,7 @@ from aggregator.interfaces import Log, Receipts
 from aggregator.release.receipts_copy import CopiedReceipts, ReceiptsSink
 from aggregator.store.store import Store, memory_store
 from aggregator.store.transaction import run_to_end
+from edge_client.spool.spool import Spool
 from hushsum.plan import Plan
 from tests.plans import small_plan
 from tests.simulation.books import Books
@@ -31,6 +32,7 @@ NUMBERS: Final = 256  # counters: deltas of a run
 HEALED_S_MAX: Final = 120.0  # by then everything must be done
 _COPY_S: Final = 1.0  # between two backups of the store
 _RESTART_S: Final = 1.0
+_SKEW_MS_MAX: Final = 10**9  # twelve days
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,28 @@ class Planted:
         store_of: Wraps the store that each process gets.
         eager: Appends return before they are durable.
         receipts_of: Makes one of the two sinks of receipts.
+        spool_of: Wraps the spool that each process of a device gets.
     """
 
     log_of: Callable[[Log], Log] = lambda log: log
     store_of: Callable[[Store], Store] = lambda store: store
     eager: bool = False
     receipts_of: Callable[[ReceiptsSink, ReceiptsSink], Receipts] = CopiedReceipts
+    spool_of: Callable[[Spool], Spool] = lambda spool: spool
 
 
 @cache
-def tally_plan(*, bounded: bool, cumulative: bool = False) -> Plan:
+def tally_plan(*, bounded: bool, cumulative: bool = False, arrival: bool = False) -> Plan:
     """One row, so that a delta of one record is one counter; windows of four seconds."""
     privacy: dict[str, object] = {"total_epsilon": 1000}
     window: dict[str, object] = {"length": "4s", "lateness": "1s"}
     if bounded:
         privacy |= {"unit": "client", "records_per_client": 200}
         window["min_clients"] = 0 if cumulative else 3
+    if arrival:
+        window["time"] = "arrival"
+        if bounded:  # fewer than a device adds at once
+            privacy["records_per_client"] = 3
     if cumulative:
         window |= {"release": "cumulative", "horizon": 100}
         if bounded:  # by buffers, else by a tree
@@ -89,7 +97,7 @@ class Stage:
         planted = planted or Planted()
         self._random = Random(f"world/{seed}")
         loop = self.loop = VirtualLoop(seed)  # type: ignore[abstract]  # what tasks and futures ask for is there
-        plan = tally_plan(bounded=seed % 2 == 1, cumulative=schedule.cumulative)
+        plan = tally_plan(bounded=seed % 2 == 1, cumulative=schedule.cumulative, arrival=schedule.arrival)
         books = self.books = Books(plan)
         embedded = not schedule.cluster
         log_full = LogError if embedded else LogUnavailableError
@@ -124,6 +132,7 @@ class Stage:
         )
         names = CLUSTER if schedule.cluster else ALONE
         self._hosts = {name: Host(self._site, name, name.partition("-")[0]) for name in names}
+        self._spool_of = planted.spool_of
         self._devices = {f"device-{number}": self._device(number) for number in range(DEVICES)}
         self._next_number = 0
         self._copies: list[Copy] = []
@@ -138,7 +147,19 @@ class Stage:
         books = self.books
         # The last one shares its partition with nobody it can choose: with few devices some partition is often idle.
         client_id = f"client-{number}"
-        return Device(books.plan, self._network, number, client_id, packed=books.packed, settled=books.settle)
+        device = Device(
+            books.plan,
+            self._network,
+            number,
+            client_id,
+            packed=books.packed,
+            bound=books.bound,
+            settled=books.settle,
+            spool_of=self._spool_of,
+        )
+        if self._schedule.arrival:  # its clock decides nothing
+            device.skew_ms = Random(f"clock/{number}/{self._schedule.seed}").randint(-_SKEW_MS_MAX, _SKEW_MS_MAX)
+        return device
 
     def _states(self) -> dict[int, str]:
         return run_to_end(self._inner.windows(self.books.plan.id))

@@ -102,17 +102,17 @@ class World(Stage):
     def _is_done(self) -> bool:
         if self.books.restored:
             return False  # nothing tells when
-        if any(device.spool.deltas for device in self._devices.values()):
+        if any(device.spool.unanswered() for device in self._devices.values()):
             return False
         states = self._states()
-        windows = {sent.window for sent in self.books.sent.values()}
+        windows = {window for sent in self.books.sent.values() for window in sent.windows}
         if any(states.get(window) == WindowState.SEALED for window in states):
             return False
         unanswered = {window for window in windows if states.get(window) in (WindowState.OPEN, WindowState.CLOSING)}
         return not unanswered and not run_to_end(self._inner.unpublished(self.books.plan.id))
 
     def _left(self) -> str:
-        spooled = sum(len(device.spool.deltas) for device in self._devices.values())
+        spooled = sum(len(device.spool.unanswered()) for device in self._devices.values())
         states = [f"{window} {state}" for window, state in self._states().items() if state != WindowState.OPEN]
         return f"{spooled} deltas have no answer; windows that are not open: {', '.join(states)}"
 
