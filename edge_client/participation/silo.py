@@ -89,7 +89,7 @@ class SiloMode(WindowMode):
                 _LOG.warning("window %d: not participating, this device's ledger has no budget for it", window)
         self._unpaid = set(status.unpaid)
 
-    async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  always
+    async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  a silo connects in any case
         await super().begin(connect=True)  # no window is spent before the service has welcomed this client
 
     async def _submit(self, window: int) -> None:
