@@ -39,7 +39,7 @@ MANIFEST_FORMAT: Final = 1
 STORE, LOG, RECEIPTS = "store.db", "log.db", "receipts.jsonl"
 _DATABASES: Final = {STORE: STORE_FILE, LOG: LOG_FILE}
 _TRIES: Final = 5  # a window may be released during each
-_OLDER: Final = "the store is of an older version: start this version of the service once before"
+OLDER: Final = "the store is of an older version: start this version of the service once before"
 _BYTES_MAX: Final = 1 << 20  # of a manifest
 
 
@@ -141,7 +141,7 @@ async def copied_store(source: Path, target: Path, runtime: Runtime) -> Store:
     store, is_current = await read_sqlite_store(target, runtime)
     if not is_current:
         await store.close()
-        raise BackupError(_OLDER)
+        raise BackupError(OLDER)
     return store
 
 
@@ -156,7 +156,7 @@ async def _opened(folder: Path, runtime: Runtime) -> list[tuple[str, int]]:
     store, is_current = await read_sqlite_store(folder / STORE, runtime)
     try:
         if not is_current:
-            raise BackupError(_OLDER)
+            raise BackupError(OLDER)
         receipts = await ReceiptsFile.open(folder / RECEIPTS, runtime, OsEntropy(), repairs=False)
         found = []
         for plan in await store.plans():

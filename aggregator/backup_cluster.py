@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from aggregator.backends import KAFKA_STEP, Backends
-from aggregator.backup import BackedUp, BackupError, check_digests, copied_store, made_folder, write_back_up
+from aggregator.backup import OLDER, BackedUp, BackupError, check_digests, copied_store, made_folder, write_back_up
 from aggregator.config import Config
 from aggregator.data_dir import FILE_MODE
 from aggregator.observability.metrics import Metrics
@@ -58,6 +58,8 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
             backends.use_store(store)
         else:
             store = await backends.look_at_store()
+            if not backends.is_current:
+                raise BackupError(OLDER)
         # Before the dump: its own positions are these, or later ones.
         topics = await _positions(config, store)
         plans = [

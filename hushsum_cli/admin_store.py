@@ -1,4 +1,4 @@
-"""`hushsum admin backup | restore | verify | mark-lost | begin-receipts-copy`: the stored data of a service."""
+"""`hushsum admin backup | restore | verify | mark-lost | begin-receipts-copy | end-receipts-copy`: the stored data of a service."""
 
 import sys
 from pathlib import Path
@@ -201,23 +201,64 @@ def mark_lost(*, config_file: Path | None, **settings: object) -> None:
 @click.command(
     "begin-receipts-copy",
     short_help="Begin a second copy of the receipts.",
-    epilog=examples("hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl"),
+    epilog=examples(
+        "hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl",
+        "hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl --reverse",
+    ),
 )
 @_stored
-def begin_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
+@click.option("--reverse", is_flag=True, help="The receipts are lost: make them from the copy, which survived.")
+def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: object) -> None:
     """Begin a second copy of the receipts of an existing store, or replace a lost one. The service must be stopped.
 
     Receipts and store are compared first. A copy that has lines which the receipts lack is left as it is: it is newer.
+    The store records where the copy is: a start without the setting releases nothing, until `end-receipts-copy`.
     Never use this while an earlier copy may still be found: it can tell that the store was set back, a new one cannot.
+
+    With --reverse the receipts are made from the copy, or completed if they are older: the copy must have the store's
+    id, its lines and a receipt for every published outcome.
     """
     import asyncio
 
     from aggregator.repair import begin_receipts_copy as begun
+    from aggregator.repair import rebuild_receipts as rebuilt
     from aggregator.runtime import SystemRuntime
 
     config = _config(config_file, **settings)
+    if reverse:
+        lines = asyncio.run(rebuilt(config, SystemRuntime()))
+        click.echo(f"receipts: {_lines(lines)} copied from {config.receipts_copy}; start the service")
+        return
     lines = asyncio.run(begun(config, SystemRuntime()))
-    click.echo(f"{config.receipts_copy}: {lines} lines copied; start the service with this receipts_copy")
+    click.echo(f"{config.receipts_copy}: {_lines(lines)} copied; start the service with this receipts_copy")
+
+
+@click.command(
+    "end-receipts-copy",
+    short_help="Go on without the second copy of the receipts.",
+    epilog=examples("hushsum admin end-receipts-copy --data DIR"),
+)
+@_stored
+def end_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
+    """Record in the store that its receipts have no second copy any more. The service must be stopped.
+
+    Remove receipts_copy from the settings first; the copy itself is left where it is. Receipts and store are compared.
+    Never use this because a start reports that the copy is newer: then the store or the receipts were set back.
+    """
+    import asyncio
+
+    from aggregator.repair import end_receipts_copy as ended
+    from aggregator.runtime import SystemRuntime
+
+    place = asyncio.run(ended(_config(config_file, **settings), SystemRuntime()))
+    if place is None:
+        click.echo("the store knows of no copy of its receipts")
+    else:
+        click.echo(f"{place}: no longer the copy of this store's receipts; start the service without receipts_copy")
+
+
+def _lines(count: int) -> str:
+    return f"{count} line" if count == 1 else f"{count} lines"
 
 
 def _say_lost(lost: dict[str, list[int]]) -> None:

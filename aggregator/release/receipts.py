@@ -511,6 +511,22 @@ async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> lis
     return sorted(found.lost.values(), key=lambda receipt: receipt.window)
 
 
+async def check_published(store: Store, lines: ReceiptLines) -> None:
+    """Checks that lines of receipts are this store's, and prove every outcome that it has published; they may prove more.
+
+    Raises:
+        ForeignReceiptsError: They have another id than the store knows, or lack a published outcome.
+        ReceiptsError: One is of another outcome than the store's.
+    """
+    bound = await store.receipts_mark()
+    if bound is not None and bound.id and bound.id != lines.mark.id:
+        came = f"receipts {_shown(lines.mark.id)}" if lines.mark.id else "no receipts"
+        raise ForeignReceiptsError(f"{lines.where}: {came}, expected receipts {_shown(bound.id)} of this store")
+    for plan in await store.plans():
+        if problem := _compared(plan.plan_id, await store.outcomes(plan.plan_id), lines.receipts).problem:
+            raise ReceiptsError(f"{lines.where}: {problem}")
+
+
 async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:
     """Binds store and receipts to each other, once (with a ``fence``), and compares them.
 
