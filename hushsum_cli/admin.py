@@ -21,8 +21,8 @@ def admin() -> None:
     """Seal windows, release them, and inspect a running aggregator: its windows, plans and ledger.
 
     With authentication, a token or certificate with scope admin is required. Without it, an aggregator accepts these
-    commands only from its own machine. backup, restore, verify, mark-lost, begin-receipts-copy, end-receipts-copy and tokens work on files
-    and databases, and ask no service.
+    commands only from its own machine. backup, restore, verify, mark-lost, begin-receipts-copy, end-receipts-copy and
+    tokens work on files and databases, and ask no service.
     """
 
 

@@ -1,4 +1,4 @@
-"""`hushsum admin backup | restore | verify | mark-lost | begin-receipts-copy | end-receipts-copy`: the stored data of a service."""
+"""`hushsum admin backup | restore | verify | mark-lost | {begin,end}-receipts-copy`: the stored data of a service."""
 
 import sys
 from pathlib import Path
@@ -254,7 +254,7 @@ def end_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
     if place is None:
         click.echo("the store knows of no copy of its receipts")
     else:
-        click.echo(f"{place}: no longer the copy of this store's receipts; start the service without receipts_copy")
+        click.echo(f"{place}: no longer the copy of this store's receipts; start the service without it")
 
 
 def _lines(count: int) -> str:

@@ -512,7 +512,7 @@ async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> lis
 
 
 async def check_published(store: Store, lines: ReceiptLines) -> None:
-    """Checks that lines of receipts are this store's, and prove every outcome that it has published; they may prove more.
+    """Checks that lines of receipts are this store's, and prove every outcome that it has published, or more.
 
     Raises:
         ForeignReceiptsError: They have another id than the store knows, or lack a published outcome.

@@ -157,9 +157,7 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
     """
     lines, there = await first.catch_up(), await copy.catch_up()
     if not lines.mark.id:
-        raise ReceiptsError(
-            f"{lines.where}: there are no receipts: a new store makes them, and the copy, when it is first started"
-        )
+        raise ReceiptsError(f"{lines.where}: no receipts to copy; the first start of a new store makes both")
     check_prefix(there, lines)
     lacking = lines.kept[len(there.kept) :]
     for kept in lacking:

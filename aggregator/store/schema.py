@@ -14,7 +14,8 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
 #: 1 had no withheld windows, no reservations, and spends without events; 2 no fences and no leases; 3 no signatures of
-#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences; 6 did not know of a copy of the receipts.
+#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences; 6 no copy of
+#: the receipts.
 STORE_FORMAT: Final = 7
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 

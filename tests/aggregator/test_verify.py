@@ -13,6 +13,7 @@ import pytest
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.release.copies import destination_of
+from aggregator.repair import end_receipts_copy
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import State, verify
 from hushsum.canonical import decode, encode
@@ -226,6 +227,7 @@ async def test_a_cumulative_sequence_is_charged_once_and_each_release_compared(t
 async def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     await collected(tmp_path)
     changed(tmp_path, "UPDATE outcomes SET data = x'' WHERE window = (SELECT min(window) FROM outcomes)")
+    assert await end_receipts_copy(Config.load(None, {"data": str(tmp_path)}, needs_plan=False), SystemRuntime())
     found = await verified(tmp_path, receipts_copy=None, publish="s3://bucket/releases")
     assert not failures(found)
     assert [(what, text) for what, state, text in found if state == "not checked"] == [
