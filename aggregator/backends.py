@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from aggregator.config import Config, ReceiptsTopicAddress
 from aggregator.data_dir import DataDir, held
-from aggregator.errors import ConfigError, LogError, ReceiptsError
+from aggregator.errors import ConfigError, LogError, LogGapError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.sqlite import SqliteLog
@@ -147,7 +147,10 @@ class Backends:
             return
         absent = LogError("the topic does not exist; the first start creates it")
         try:
-            log = await self._kafka_log(plan, absent, partitions)
+            try:
+                log = await self._kafka_log(plan, absent, partitions)
+            except LogGapError:  # a service that runs may have folded and erased since its positions were read
+                log = await self._kafka_log(plan, absent, partitions)
         except LogError as error:
             if error is not absent:
                 raise

@@ -11,7 +11,7 @@ from aggregator.backup import STORE
 from aggregator.config import Config
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Receipts
-from aggregator.release.lost import mark_lost
+from aggregator.release.lost import Lost, mark_every_lost
 from aggregator.release.receipts import check_published, reconcile
 from aggregator.release.receipts_copy import begin_copy
 from aggregator.runtime import Runtime
@@ -102,8 +102,8 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
         return place
 
 
-async def mark_all_lost(config: Config, runtime: Runtime) -> dict[str, list[int]]:
-    """Marks the outcomes of every plan that receipts prove and the store lacks; their windows, by the plan's name.
+async def mark_all_lost(config: Config, runtime: Runtime) -> Lost:
+    """Marks the outcomes of every plan that receipts prove and the store lacks.
 
     Raises:
         ConfigError: There is no store, or a service runs on these files.
@@ -112,14 +112,7 @@ async def mark_all_lost(config: Config, runtime: Runtime) -> dict[str, list[int]
     """
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        receipts = (await backends.sinks()).receipts
-        lost = {}
-        for registered in await store.plans():
-            plan = await store.load_plan(registered.plan_id)
-            assert plan is not None, "it is registered"
-            if windows := await mark_lost(plan, store, receipts):
-                lost[plan.name] = windows
-        return lost
+        return await mark_every_lost(store, (await backends.sinks()).receipts)
 
 
 async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[Backends, Store]:

@@ -149,7 +149,11 @@ class _Verification:
         for plan in plans:
             del unknown[plan.plan_id]
         for plan_id, count in unknown.items():
-            text = f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is older than that"
+            text = (
+                f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is from before the "
+                "plan's first start. Restore a newer store; if there is none, start the service once with the plan's "
+                "file, stop it, and use `hushsum admin mark-lost`"
+            )
             self._report(f"plan {plan_id.hex()[:12]}: receipts", "failed", text)
 
     async def _log(self, store: Store, plan: RegisteredPlan) -> None:

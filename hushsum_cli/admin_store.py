@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggregator.config import Config
+    from aggregator.release.lost import Lost
 
 _FILE: Final = click.Path(dir_okay=False, path_type=str)
 _PATH: Final = click.Path(path_type=Path)
@@ -138,8 +139,15 @@ def restore(
         lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
         where = str(target)
     _say_lost(lost)
-    which = "every other published outcome is" if lost else "all published outcomes are"
+    which = "every other published outcome is" if lost.windows or lost.unknown else "all published outcomes are"
     click.echo(f"{where}: digests compared and opened; {which} in the store")
+    for name, why in lost.gaps.items():
+        click.echo(
+            f"plan {name}: it cannot go on with this back-up; only its outcomes and charges are restored: {why}",
+            err=True,
+        )
+    if lost.gaps:
+        sys.exit(1)
 
 
 @click.command(
@@ -194,7 +202,7 @@ def mark_lost(*, config_file: Path | None, **settings: object) -> None:
 
     lost = asyncio.run(mark_all_lost(_config(config_file, **settings), SystemRuntime()))
     _say_lost(lost)
-    if not lost:
+    if not lost.windows and not lost.unknown:
         click.echo("no outcome is lost")
 
 
@@ -261,7 +269,13 @@ def _lines(count: int) -> str:
     return f"{count} line" if count == 1 else f"{count} lines"
 
 
-def _say_lost(lost: dict[str, list[int]]) -> None:
-    for name, windows in lost.items():
-        listed = ", ".join(map(str, windows))
-        click.echo(f"plan {name}: marked as lost, charged, never drawn again: windows {listed}")
+def _say_lost(lost: "Lost") -> None:
+    from aggregator.release.lost import numbered
+
+    for name, windows in lost.windows.items():
+        click.echo(f"plan {name}: marked as lost, charged, never drawn again: {numbered(windows)}")
+    for plan_id, windows in lost.unknown.items():
+        click.echo(
+            f"plan {plan_id}: not in the store, because it was registered later; lost: {numbered(windows)}. Start the "
+            "service once with its plan file, stop it, and run `hushsum admin mark-lost`"
+        )
