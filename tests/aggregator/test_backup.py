@@ -24,6 +24,7 @@ from hushsum.releases import spend_of
 from tests.aggregator.deltas import cumulative_plan, tally_plan
 from tests.aggregator.disk_site import disk_site
 from tests.doubles import ManualRuntime
+from tests.plans import tables
 
 PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=4)
 RECEIPTS = "receipts.jsonl"
@@ -250,14 +251,13 @@ async def test_a_cumulative_sequence_that_lost_steps_is_not_restored(tmp_path: P
 
 async def test_plans_that_were_registered_after_the_back_up_are_named_with_what_to_do(tmp_path: Path) -> None:
     data, runtime = await history(tmp_path), ManualRuntime()
-    later, window = Plan.from_fields({**PLAN.to_fields(), "name": "later"}), 7
+    same = {"total_epsilon": 4, "participation": "protected", "unit": "client", "records_per_client": 3}
+    later, window = Plan.from_fields({**tables(privacy=same), "name": "later"}), 7
     receipts = await ReceiptsFile.open(data / RECEIPTS, runtime, ReplayableEntropy(b"unused"))
     for number in (window, window + 1):
         outcome = StoredOutcome(later.id, TUMBLING, number, b"", bytes(32))
         await receipts.write(outcome, spend_of(later, kind=TUMBLING, window=number))
-    named = (
-        rf"registered later, windows {window}, {window + 1}\. Restore a newer back-up; if there is none, --mark-lost"
-    )
+    named = rf"registered later, windows {window}, {window + 1}\. Restore a newer back-up; if there is none, --mark"
     with pytest.raises(BackupError, match=f"plan {later.hex_id[:12]}, {named}") as refused:
         await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
     assert "must be started once with its plan file; then `hushsum admin mark-lost` marks" in str(refused.value)
