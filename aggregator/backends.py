@@ -193,8 +193,8 @@ class Backends:
     async def sinks(self, *, repairs: bool = True, rebuilds: bool = False, ends_copy: bool = False) -> "Sinks":
         """The same, each by itself. Without ``repairs`` they are read alone: nothing is created.
 
-        ``rebuilds``: receipts that are missing may be made from their copy. ``ends_copy``: the copy may be left out,
-        although the store knows of it.
+        ``rebuilds``: where a copy is named, a missing topic of receipts is created empty, to be made from it.
+        ``ends_copy``: the copy may be left out, although the store knows of it.
 
         Raises:
             ConfigError, LogError: As :meth:`receipts`.
@@ -210,7 +210,9 @@ class Backends:
             if self._config.receipts_copy is not None:
                 copy = await self._receipts_file(Path(self._config.receipts_copy), repairs=repairs, original=path)
             return Sinks(first, copy)
-        first = await self._receipts_topic(self._kafka, None, creates=repairs, again=rebuilds)
+        first = await self._receipts_topic(
+            self._kafka, None, creates=repairs, again=rebuilds and self._config.receipts_copy is not None
+        )
         if self._config.receipts_copy is not None:
             address = ReceiptsTopicAddress(self._config.receipts_copy)
             elsewhere = replace(self._kafka, bootstrap=address.bootstrap or self._kafka.bootstrap)
@@ -241,7 +243,7 @@ class Backends:
             # An operator may begin a copy later: a topic that is made empty here is refused as missing.
             made = name is None and not again and await store.receipts_mark() is not None
             opened = await kafka.ReceiptsTopic.open(
-                settings, self._runtime, OsEntropy(), waiting, made=made or not creates, name=name
+                settings, self._runtime, OsEntropy(), waiting, made=made or not (creates or again), name=name
             )
             self._close_at_the_end("the receipts", opened.close)
             _warn(opened.warnings)

@@ -39,7 +39,9 @@ MANIFEST_FORMAT: Final = 1
 STORE, LOG, RECEIPTS = "store.db", "log.db", "receipts.jsonl"
 _DATABASES: Final = {STORE: STORE_FILE, LOG: LOG_FILE}
 _TRIES: Final = 5  # a window may be released during each
-OLDER: Final = "the store is of an older version: start this version of the service once before"
+OLDER: Final = (
+    "the store was written by an older version: start the service once with this version, and back it up then"
+)
 _BYTES_MAX: Final = 1 << 20  # of a manifest
 
 
@@ -92,6 +94,8 @@ def made_folder(target: Path) -> None:
     """
     try:
         target.mkdir(mode=FOLDER_MODE)
+    except FileExistsError as error:
+        raise BackupError(f"{target}: it exists; a back-up goes into a new directory") from error
     except OSError as error:
         raise BackupError(f"{target}: cannot be made: {error.strerror}") from error
 
@@ -107,7 +111,10 @@ async def _taken(data: Path, receipts: Path, target: Path, runtime: Runtime) -> 
             break
         except (LogGapError, ReceiptsError) as error:
             if attempt == _TRIES:
-                raise BackupError(f"the copies do not fit each other: {error}") from error
+                raise BackupError(
+                    f"{_TRIES} times the copies of store, log and receipts did not fit each other: {error}. Stop the "
+                    "service, and find out why: `hushsum admin verify`"
+                ) from error
     lines = await _lines_of(target / RECEIPTS, runtime)
     return await write_back_up(target, [STORE, LOG, RECEIPTS], plans, lines, runtime)
 

@@ -128,7 +128,10 @@ async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExi
         lines.add(line, read_line(line)[0])
     backends = Backends(config, None, runtime, Metrics(), stack)
     backends.use_store(memory_store(runtime))  # the topics alone are read
-    check_prefix(lines, await (await backends.sinks(repairs=False)).first.catch_up())
+    # Where the first topic is lost, its copy tells as much: it is made from the copy once there is a store again.
+    sinks = await backends.sinks(repairs=False, rebuilds=True)
+    found = [await sink.catch_up() for sink in (sinks.first, sinks.copy) if sink is not None]
+    check_prefix(lines, max(found, key=lambda each: len(each.kept)))
 
 
 async def _positions(config: Config, store: Store) -> dict[str, Any]:

@@ -42,7 +42,10 @@ RECEIPTS_FORMAT: Final = 3
 ID_BYTES: Final = 16
 _HEADER_FORMAT: Final = 3  # the first that has one
 _ID_SHOWN: Final = 8  # characters of an id, in errors
-_RESTORE: Final = "nothing is released until the receipts of this store are restored and the service is started again"
+_RESTORE: Final = (
+    "nothing is released until the receipts of this store are restored and the service is started again. If their copy "
+    "survived, `hushsum admin begin-receipts-copy --reverse` makes them from it"
+)
 
 
 class TornLineError(ReceiptsError):
@@ -212,7 +215,7 @@ class ReceiptLines:
         if found.id != bound.id:
             raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {_RESTORE}")
         if found.lines < bound.lines:
-            raise ReceiptsError(f"{self.where}: {found.lines} of the {known}: an older copy; {_RESTORE}")
+            raise ReceiptsError(f"{self.where}: it has {found.lines} of the {known}: an older copy; {_RESTORE}")
         if self._digests[bound.lines] != bound.digest:
             came = "other lines with the same id, from another copy"
             raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")

@@ -139,8 +139,9 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
     if lines > len(first.kept):
         raise ReceiptsError(
             f"{first.where}: it has {len(first.kept)} lines, and {copy.where} has {lines}: the former is "
-            "older; nothing is released until it is replaced by the latter, with the newest store, and the service is "
-            "started again"
+            "older; nothing is released until it has the lines of the latter (`hushsum admin begin-receipts-copy "
+            "--reverse` completes receipts from their copy), the newest store is restored, and the service is started "
+            "again"
         )
 
 

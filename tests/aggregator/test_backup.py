@@ -189,7 +189,7 @@ async def test_a_back_up_that_is_not_what_was_taken_is_refused(
 
 async def test_nothing_is_overwritten(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    with pytest.raises(BackupError, match="cannot be made: File exists"):
+    with pytest.raises(BackupError, match="it exists; a back-up goes into a new directory"):
         await backed_up(data, tmp_path / "2")
     with pytest.raises(BackupError, match="not empty"):
         await restore(tmp_path / "2", data, [data / RECEIPTS], SystemRuntime())
@@ -229,7 +229,9 @@ async def test_a_back_up_during_which_windows_are_released_is_taken_again(
 async def test_a_back_up_that_never_fits_is_no_back_up(tmp_path: Path) -> None:
     data = await history(tmp_path)
     shutil.copy(tmp_path / "1" / RECEIPTS, data / RECEIPTS)
-    with pytest.raises(BackupError, match=r"the copies do not fit each other: .* 2 of the 3 lines"):
+    with pytest.raises(
+        BackupError, match=r"the copies of store, log and receipts did not fit each other: .* 2 of the 3 lines"
+    ):
         await backed_up(data, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 

@@ -1,5 +1,6 @@
 """The copy of the receipts as the store knows it: begun, required at every start, ended; and receipts made from it."""
 
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from aggregator.backup import back_up, restore
+from aggregator.backup_cluster import back_up_cluster, restore_cluster
 from aggregator.config import Config
 from aggregator.errors import ConfigError, ForeignReceiptsError, ReceiptsError, StoreError
 from aggregator.release.receipts import ReceiptsFile
@@ -19,12 +21,12 @@ from aggregator.runtime import SystemRuntime
 from aggregator.store.store import open_sqlite_store
 from hushsum.entropy import ReplayableEntropy
 from hushsum_simulator.testbed.kafka import KafkaBroker
-from hushsum_simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres, client_programs
 from tests.aggregator.disk_site import disk_site
 from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, put
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_app_roles import cluster_config
-from tests.aggregator.test_backup_cluster import paths, released, states
+from tests.aggregator.test_backup_cluster import elsewhere, paths, released, states
 from tests.aggregator.test_verify import COPY, PLAN, collected, contents, failures, shortened, verified
 from tests.doubles import ManualRuntime
 from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
@@ -206,9 +208,10 @@ async def last_line(kafka: KafkaBroker, topic: str) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see test_backup_cluster
 async def test_a_lost_topic_of_receipts_is_made_from_its_copy(
-    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the lost one had a line twice: the copy has it once, and the store's mark counts messages."""
+    monkeypatch.setenv("PATH", f"{client_programs()}{os.pathsep}{os.environ['PATH']}")
     first = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
     more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{first.kafka_prefix}.copy"}
     copied = Config.of(**{**first.model_dump(exclude_unset=True), **paths(first), **more, "postgres_dsn": first.dsn})
@@ -224,12 +227,18 @@ async def test_a_lost_topic_of_receipts_is_made_from_its_copy(
         mark = await service.store.receipts_mark()
         assert mark is not None
         assert mark.lines == 4, "three, one of them twice"
+    await back_up_cluster(copied, tmp_path / "dump", SystemRuntime())
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     await admin.delete_topics([f"{first.kafka_prefix}.receipts"])
     await admin.close()
     assert "missing" in (await states(copied))["receipts"]
-    assert await rebuild_receipts(copied, SystemRuntime()) == 3
+    restored = elsewhere(copied, postgres.fresh_database())
+    with pytest.raises(ReceiptsError, match=r"`hushsum admin begin-receipts-copy --reverse` makes them from it"):
+        await restore_cluster(tmp_path / "dump", restored, SystemRuntime())
+    assert await rebuild_receipts(restored, SystemRuntime()) == 3
+    assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
+    assert await rebuild_receipts(copied, SystemRuntime()) == 0, "the other database learns of the new topic, too"
     assert not [state for state in (await states(copied)).values() if state.startswith("failed")]
     async with service_of(copied, SetRuntime(NOW_MS + 2 * HOUR_MS)) as service, RawClient(service.grpc) as client:
         await released(client)
