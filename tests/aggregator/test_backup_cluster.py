@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import grpc.aio
@@ -47,15 +47,20 @@ def paths(config: Config) -> Mapping[str, str]:
 
 async def released(client: RawClient) -> None:
     """Seals and releases the oldest window, once the process is the releaser."""
-    for step in (client.seal, client.release):
-        while True:
-            try:
-                await step()
-                break
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                await asyncio.sleep(0.02)
+    await once_leading(client.seal)
+    await once_leading(client.release)
+
+
+async def once_leading(step: Callable[[], Awaitable[object]]) -> None:
+    """Does what only a releaser does, once the process is one."""
+    while True:
+        try:
+            await step()
+            break
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            await asyncio.sleep(0.02)
 
 
 async def states(config: Config) -> dict[str, str]:
