@@ -27,6 +27,7 @@ from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, p
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_app_roles import cluster_config
 from tests.aggregator.test_backup_cluster import elsewhere, once_leading, paths, released, states
+from tests.aggregator.test_check import checked, failures_of
 from tests.aggregator.test_verify import COPY, PLAN, collected, contents, failures, shortened, verified
 from tests.doubles import ManualRuntime
 from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
@@ -75,6 +76,8 @@ async def test_a_service_that_starts_without_the_setting_collects_and_releases_n
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await once_leading(client.release)
         assert UNNAMED.format(COPY) in (refused.value.details() or ""), "a caller is not told where files are"
+    assert UNNAMED.format(tmp_path / COPY) in failures_of(await checked(without))["receipts"]
+    assert "receipts" not in failures_of(await checked(with_copy))
     async with service_of(with_copy, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
         await once_leading(client.release)
 

@@ -195,6 +195,16 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
     assert await sample.versions() == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
 
 
+@pytest.mark.parametrize("version", [*OLDER, POSTGRES_SCHEMA_FORMAT])
+async def test_who_reads_alone_knows_whether_the_tables_are_of_this_version(sample: Sample, version: int) -> None:
+    await sample.load(version)
+    settings = PostgresSettings(sample.dsn, schema=sample.schema, migrates=False)
+    database = await PostgresDatabase.open(settings, SystemRuntime())
+    await database.close()
+    assert (database.has_tables, database.is_current) == (True, version == POSTGRES_SCHEMA_FORMAT)
+    assert await sample.versions() == [*range(1, version + 1)]
+
+
 async def test_tables_of_a_newer_version_are_refused_with_what_to_do(sample: Sample) -> None:
     await sample.load(POSTGRES_SCHEMA_FORMAT)
     await sample.admin.execute("INSERT INTO hushsum_schema VALUES ($1)", POSTGRES_SCHEMA_FORMAT + 1)
