@@ -72,7 +72,8 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
         await check_published(store, lines)
         copied = await begin_copy(sinks.copy, sinks.first)
         mark, place = (await sinks.first.catch_up()).mark, (await sinks.copy.catch_up()).where
-        await store.set_receipts(replace(mark, copy=place))
+        if bound is not None and bound.id:
+            await store.set_receipts(replace(mark, copy=place))
         return copied
 
 

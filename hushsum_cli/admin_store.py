@@ -113,8 +113,8 @@ def restore(
     published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
 
     With Kafka and PostgreSQL, --config replaces TARGET and --receipts: pg_restore loads the dump into its database,
-    which is compared with the topics. A plan whose topic has been erased further than the dump knows cannot go on: it is
-    named, and the exit status is 1.
+    which is compared with the topics. A plan whose topic has been erased further than the dump knows cannot go on: it
+    is named, and the exit status is 1.
 
     Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
     not run anywhere.
