@@ -170,10 +170,16 @@ def files_of(folder: Path) -> list[Path]:
         ),
         (lambda folder: shortened(folder / "receipts.jsonl"), r"^plan test: receipts: .*2 of the 3 lines of receipts"),
         (lambda folder: damaged(folder / "receipts.jsonl"), r"^receipts: .*, line 2: not a receipt"),
-        (lambda folder: (folder / "receipts.jsonl").unlink(), r"^receipts: .*receipts\.jsonl: missing or empty$"),
+        (
+            lambda folder: (folder / "receipts.jsonl").unlink(),
+            r"^receipts: .*receipts\.jsonl: missing or empty: find it, or make it",
+        ),
         (lambda folder: shortened(folder / COPY), r"copy\.jsonl: it has 2 of the 3 lines of .* an older copy"),
         (lambda folder: damaged(folder / COPY), r"^receipts: .*copy\.jsonl, line 2: not a receipt"),
-        (lambda folder: (folder / COPY).unlink(), r"^copy of the receipts: .*copy\.jsonl: missing or empty$"),
+        (
+            lambda folder: (folder / COPY).unlink(),
+            r"^copy of the receipts: .*copy\.jsonl: missing or empty: find it, or make it",
+        ),
         (lambda folder: damaged(files_of(folder)[0]), r"copies: test-\d+\.hush: its bytes are not those of the rec"),
         (lambda folder: files_of(folder)[0].unlink(), r"published copies: test-\d+\.hush: missing"),
         (
