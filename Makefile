@@ -131,7 +131,7 @@ bench-local: setup ## measure randomised reports beside bare sketching and numpy
 bench-edge: setup ## measure a device beside the least that it needs: memory, flash, CPU, wire (Linux; ARGS=--quick)
 	@$(PY) -m benchmarks.edge $(ARGS)
 
-bench-fleet: setup ## measure visits, idle sessions, a storm after an outage and a day of 100,000 devices (ARGS=--quick)
+bench-fleet: setup ## measure visits, idle sessions, a storm after an outage, what a delta costs and a day of 100,000 devices (ARGS=--quick)
 	@$(PY) -m benchmarks.fleet $(ARGS)
 
 soak: setup ## an hour with 2,000 hostile connections beside 50 good clients, as a picture (ARGS="--minutes 5")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from aggregator.config import Config, ReceiptsTopicAddress
 from aggregator.data_dir import DataDir, held
-from aggregator.errors import ConfigError, LogError, ReceiptsError
+from aggregator.errors import ConfigError, LogError, LogGapError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.sqlite import SqliteLog
@@ -91,7 +91,7 @@ class Backends:
         else:
             database = await self._patiently("the database", lambda _: self._open_postgres(migrates=False))
             if database.has_tables:
-                self._store = Store(database)
+                self._store, self.is_current = Store(database), database.is_current
             else:
                 await database.close()
                 self._store = memory_store(self._runtime)
@@ -147,7 +147,10 @@ class Backends:
             return
         absent = LogError("the topic does not exist; the first start creates it")
         try:
-            log = await self._kafka_log(plan, absent, partitions)
+            try:
+                log = await self._kafka_log(plan, absent, partitions)
+            except LogGapError:  # a service that runs may have folded and erased since its positions were read
+                log = await self._kafka_log(plan, absent, partitions)
         except LogError as error:
             if error is not absent:
                 raise
@@ -187,37 +190,60 @@ class Backends:
             return NoReceipts(str(error))  # this stops only releasing
         return sinks.receipts
 
-    async def sinks(self, *, repairs: bool = True) -> "Sinks":
+    async def sinks(self, *, repairs: bool = True, rebuilds: bool = False, ends_copy: bool = False) -> "Sinks":
         """The same, each by itself. Without ``repairs`` they are read alone: nothing is created.
+
+        ``rebuilds``: where a copy is named, a missing topic of receipts is created empty, to be made from it.
+        ``ends_copy``: the copy may be left out, although the store knows of it.
 
         Raises:
             ConfigError, LogError: As :meth:`receipts`.
-            ReceiptsError: One is damaged, of a newer format, missing although it was made, or cannot be read.
+            ReceiptsError: One is damaged, of a newer format, missing although it was made, or cannot be read; or the
+                store knows of a copy that the settings do not name.
         """
         copy: ReceiptsSink | None = None
+        if self._config.receipts_copy is None and not ends_copy:
+            await self._check_no_copy()
         if self._config.log == "sqlite":
             path = self._config.receipts or self._files.receipts
             first: ReceiptsSink = await self._receipts_file(path, repairs=repairs)
             if self._config.receipts_copy is not None:
                 copy = await self._receipts_file(Path(self._config.receipts_copy), repairs=repairs, original=path)
             return Sinks(first, copy)
-        first = await self._receipts_topic(self._kafka, None, creates=repairs)
+        first = await self._receipts_topic(
+            self._kafka, None, creates=repairs, again=rebuilds and self._config.receipts_copy is not None
+        )
         if self._config.receipts_copy is not None:
             address = ReceiptsTopicAddress(self._config.receipts_copy)
             elsewhere = replace(self._kafka, bootstrap=address.bootstrap or self._kafka.bootstrap)
             copy = await self._receipts_topic(elsewhere, address.topic, creates=repairs)
         return Sinks(first, copy)
 
-    async def _receipts_topic(self, settings: Any, name: str | None, *, creates: bool) -> ReceiptsSink:
+    async def _check_no_copy(self) -> None:
+        """Without its copy a store that was set back together with its first receipts would not be found out."""
+        if self._store is None or not self.is_current:
+            return
+        place = await self._store.receipts_copy()
+        if place is not None:
+            raise ReceiptsError(
+                f"receipts_copy is not set, but this store's receipts have a copy, last at: {place}. Nothing is "
+                "released until the setting names the copy and the service is started again. If the copy is lost, set "
+                "another place and use `hushsum admin begin-receipts-copy`; to go on with the receipts alone, use "
+                "`hushsum admin end-receipts-copy`"
+            )
+
+    async def _receipts_topic(
+        self, settings: Any, name: str | None, *, creates: bool, again: bool = False
+    ) -> ReceiptsSink:
         kafka = _cluster("aggregator.release.kafka_receipts")
         assert self._store is not None, "the store says whether there were receipts"
         store = self._store
 
         async def open_topic(waiting: "_Waiting") -> ReceiptsSink:
             # An operator may begin a copy later: a topic that is made empty here is refused as missing.
-            made = name is None and await store.receipts_mark() is not None
+            made = name is None and not again and await store.receipts_mark() is not None
             opened = await kafka.ReceiptsTopic.open(
-                settings, self._runtime, OsEntropy(), waiting, made=made or not creates, name=name
+                settings, self._runtime, OsEntropy(), waiting, made=made or not (creates or again), name=name
             )
             self._close_at_the_end("the receipts", opened.close)
             _warn(opened.warnings)

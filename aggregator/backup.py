@@ -24,8 +24,8 @@ from aggregator.data_dir import FILE_MODE, FOLDER_MODE, DataDir
 from aggregator.errors import AggregatorError, LogGapError, ReceiptsError
 from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.model import RegisteredPlan
-from aggregator.release.lost import mark_lost
-from aggregator.release.receipts import ReceiptLines, ReceiptsFile, lost_outcomes, reconcile
+from aggregator.release.lost import Lost, find_lost, mark_every_lost
+from aggregator.release.receipts import ReceiptLines, ReceiptsFile, reconcile
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.sqlite import DatabaseKind
@@ -39,7 +39,9 @@ MANIFEST_FORMAT: Final = 1
 STORE, LOG, RECEIPTS = "store.db", "log.db", "receipts.jsonl"
 _DATABASES: Final = {STORE: STORE_FILE, LOG: LOG_FILE}
 _TRIES: Final = 5  # a window may be released during each
-_OLDER: Final = "the store is of an older version: start this version of the service once before"
+OLDER: Final = (
+    "the store was written by an older version: start the service once with this version, and back it up then"
+)
 _BYTES_MAX: Final = 1 << 20  # of a manifest
 
 
@@ -92,6 +94,8 @@ def made_folder(target: Path) -> None:
     """
     try:
         target.mkdir(mode=FOLDER_MODE)
+    except FileExistsError as error:
+        raise BackupError(f"{target}: it exists; a back-up goes into a new directory") from error
     except OSError as error:
         raise BackupError(f"{target}: cannot be made: {error.strerror}") from error
 
@@ -107,7 +111,10 @@ async def _taken(data: Path, receipts: Path, target: Path, runtime: Runtime) -> 
             break
         except (LogGapError, ReceiptsError) as error:
             if attempt == _TRIES:
-                raise BackupError(f"the copies do not fit each other: {error}") from error
+                raise BackupError(
+                    f"{_TRIES} times the copies of store, log and receipts did not fit each other: {error}. Stop the "
+                    "service, and find out why: `hushsum admin verify`"
+                ) from error
     lines = await _lines_of(target / RECEIPTS, runtime)
     return await write_back_up(target, [STORE, LOG, RECEIPTS], plans, lines, runtime)
 
@@ -141,7 +148,7 @@ async def copied_store(source: Path, target: Path, runtime: Runtime) -> Store:
     store, is_current = await read_sqlite_store(target, runtime)
     if not is_current:
         await store.close()
-        raise BackupError(_OLDER)
+        raise BackupError(OLDER)
     return store
 
 
@@ -156,7 +163,7 @@ async def _opened(folder: Path, runtime: Runtime) -> list[tuple[str, int]]:
     store, is_current = await read_sqlite_store(folder / STORE, runtime)
     try:
         if not is_current:
-            raise BackupError(_OLDER)
+            raise BackupError(OLDER)
         receipts = await ReceiptsFile.open(folder / RECEIPTS, runtime, OsEntropy(), repairs=False)
         found = []
         for plan in await store.plans():
@@ -177,7 +184,7 @@ async def _check_log(folder: Path, store: Store, plan: RegisteredPlan, runtime: 
 
 async def restore(
     source: Path, target: Path, receipts: Sequence[Path], runtime: Runtime, *, marks_lost: bool = False
-) -> dict[str, list[int]]:
+) -> Lost:
     """Makes a data folder of a back-up and of the newest receipts that survived; nothing is started.
 
     Args:
@@ -191,7 +198,7 @@ async def restore(
             are an error.
 
     Returns:
-        The windows that are lost, by the plan's name.
+        What is lost; nothing but with ``marks_lost``.
 
     Raises:
         BackupError: The source is no back-up or was changed, the target is not empty, or outcomes are lost.
@@ -233,9 +240,7 @@ def _remove(folder: Path, made: bool) -> None:  # noqa: FBT001  called in a thre
         folder.rmdir()
 
 
-async def _restored(
-    source: Path, target: Path, newest: Path, runtime: Runtime, *, marks_lost: bool
-) -> dict[str, list[int]]:
+async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, *, marks_lost: bool) -> Lost:
     for path in (source / STORE, source / LOG, newest):
         await runtime.blocking(_copy, path, target / (RECEIPTS if path == newest else path.name))
     async with AsyncExitStack() as stack:
@@ -243,24 +248,31 @@ async def _restored(
         store = await open_sqlite_store(target / STORE, runtime)
         stack.push_async_callback(store.close)
         found = await ReceiptsFile.open(target / RECEIPTS, runtime, OsEntropy())
-        lost: dict[str, list[int]] = {}
         for registered in await store.plans():
             await _check_log(target, store, registered, runtime)
-            missing = await lost_outcomes(registered.plan_id, store, found)
-            if not missing:
-                continue
-            if not marks_lost:
-                windows = ", ".join(str(receipt.window) for receipt in missing)
-                raise BackupError(
-                    f"plan {registered.name!r}: the back-up is older than the receipts: the outcomes of windows "
-                    f"{windows} were published after it was taken, and it does not have them. Restore a newer back-up; "
-                    "if there is none, --mark-lost enters their charges, and they are never drawn again"
-                )
-            plan = await store.load_plan(registered.plan_id)
-            assert plan is not None, "it is registered"
-            lost[plan.name] = await mark_lost(plan, store, found)
+        lost = await (mark_every_lost if marks_lost else find_lost)(store, found)
+        if not marks_lost:
+            check_nothing_lost(lost, "--mark-lost")
     sync_folder(target)
     return lost
+
+
+def check_nothing_lost(lost: Lost, marks: str) -> None:
+    """Raises BackupError if a back-up lacks outcomes; ``marks`` is what marks them."""
+    if not lost.windows and not lost.unknown:
+        return
+    later = (
+        ". A plan that was registered later must be started once with its plan file; then `hushsum admin mark-lost` "
+        "marks its outcomes"
+    )
+    raise BackupError(
+        f"the back-up is older than the receipts: it lacks outcomes that were published after it was taken: {lost}. "
+        f"Restore a newer back-up; if there is none, {marks} enters their charges, and they are never drawn again"
+        + (later if lost.unknown else "")
+        + "".join(
+            f". Plan {name!r} cannot go on with this one in either case: {why}" for name, why in lost.gaps.items()
+        )
+    )
 
 
 async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> Path:

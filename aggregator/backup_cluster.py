@@ -11,17 +11,28 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from aggregator.backends import KAFKA_STEP, Backends
-from aggregator.backup import BackedUp, BackupError, check_digests, copied_store, made_folder, write_back_up
+from aggregator.backup import (
+    OLDER,
+    BackedUp,
+    BackupError,
+    check_digests,
+    check_nothing_lost,
+    copied_store,
+    made_folder,
+    write_back_up,
+)
 from aggregator.config import Config
 from aggregator.data_dir import FILE_MODE
+from aggregator.errors import LogGapError
 from aggregator.observability.metrics import Metrics
-from aggregator.release.lost import mark_lost
-from aggregator.release.receipts import ReceiptLines, lost_outcomes, read_line
+from aggregator.release.lost import Lost, find_lost, mark_every_lost
+from aggregator.release.receipts import ReceiptLines, read_line
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store, memory_store
@@ -58,6 +69,8 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
             backends.use_store(store)
         else:
             store = await backends.look_at_store()
+            if not backends.is_current:
+                raise BackupError(OLDER)
         # Before the dump: its own positions are these, or later ones.
         topics = await _positions(config, store)
         plans = [
@@ -72,20 +85,19 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         return await write_back_up(target, names, plans, lines, runtime, topics=topics)
 
 
-async def restore_cluster(
-    source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False
-) -> dict[str, list[int]]:
+async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False) -> Lost:
     """Restores a dump into a database without the service's tables, and compares it with the topics.
 
     Returns:
-        The windows that are lost, by the plan's name.
+        What is lost (nothing but with ``marks_lost``), and the plans whose topics no longer hold what the folds need
+        next: those cannot go on, although their outcomes and charges are restored.
 
     Raises:
         BackupError: The source is no such back-up or was changed, the database has tables, pg_restore fails, or the
             receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``.
         ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other; nothing is
             loaded if the topic lacks a receipt that the back-up has.
-        LogError: A topic no longer holds what the folds need next.
+        LogError: A topic is missing.
     """
     await runtime.blocking(check_digests, source, {DUMP, RECEIPTS})
     async with AsyncExitStack() as stack:
@@ -96,22 +108,17 @@ async def restore_cluster(
         await runtime.blocking(_load, config.dsn, source / DUMP)
         store = await backends.store()
         receipts = (await backends.sinks(repairs=False)).receipts
-        lost: dict[str, list[int]] = {}
+        gaps = {}
         for registered in await store.plans():
             plan = await store.load_plan(registered.plan_id)
             assert plan is not None, "it is registered"
-            missing = await lost_outcomes(registered.plan_id, store, receipts)
-            if missing and not marks_lost:
-                windows = ", ".join(str(receipt.window) for receipt in missing)
-                raise BackupError(
-                    f"plan {registered.name!r}: the back-up is older than the receipts: the outcomes of windows "
-                    f"{windows} were published after it was taken, and it does not have them. Restore a newer back-up; "
-                    "if there is none, `hushsum admin mark-lost` enters their charges, and they are never drawn again"
-                )
-            await backends.look_at_log(plan, registered.partitions)
-            if missing:
-                lost[plan.name] = await mark_lost(plan, store, receipts)
-        return lost
+            try:
+                await backends.look_at_log(plan, registered.partitions)
+            except LogGapError as error:
+                gaps[plan.name] = str(error)
+        if not marks_lost:
+            check_nothing_lost(replace(await find_lost(store, receipts), gaps=gaps), "`hushsum admin mark-lost`")
+        return replace(await mark_every_lost(store, receipts), gaps=gaps)
 
 
 async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExitStack) -> None:
@@ -121,7 +128,10 @@ async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExi
         lines.add(line, read_line(line)[0])
     backends = Backends(config, None, runtime, Metrics(), stack)
     backends.use_store(memory_store(runtime))  # the topics alone are read
-    check_prefix(lines, await (await backends.sinks(repairs=False)).first.catch_up())
+    # Where the first topic is lost, its copy tells as much: it is made from the copy once there is a store again.
+    sinks = await backends.sinks(repairs=False, rebuilds=True)
+    found = [await sink.catch_up() for sink in (sinks.first, sinks.copy) if sink is not None]
+    check_prefix(lines, max(found, key=lambda each: len(each.kept)))
 
 
 async def _positions(config: Config, store: Store) -> dict[str, Any]:

@@ -69,8 +69,8 @@ class _Check:
             await self._try(f"metrics_listen {config.metrics_listen}", self._metrics_page)
         if config.page_listen:
             await self._try(f"page_listen {config.page_listen}", self._page)
-        if config.traces:
-            await self._try_with("traces", plan, self._traces)
+        if config.otlp:
+            await self._try_with("otlp", plan, self._otlp)
 
     async def _service(self) -> Plan | None:
         """Everything that only a shuffler does not have."""
@@ -163,7 +163,7 @@ class _Check:
         proxy_of(self._config)
         page_listener(self._config, self._runtime.monotonic).close()
 
-    async def _traces(self, plan: Plan) -> None:
+    async def _otlp(self, plan: Plan) -> None:
         registry, clock = self._metrics.registry, self._runtime.now_ms
         for export in otlp_exports(plan, self._config.role, registry, clock, os.environ):
             await self._runtime.blocking(export.close, 0.0)

@@ -173,7 +173,7 @@ class Config(pydantic.BaseModel):
     page_proxy_secret: _Path | None = Field(
         None, description="File with the secret of that proxy: one line of at least 16 characters, mode 600."
     )
-    traces: bool = False
+    otlp: bool = False
     # Plaintext off loopback: gRPC, Kafka, PostgreSQL, and a shuffler's upstream if none of its credentials is set.
     insecure: bool = False
     tls_cert: _Path | None = None

@@ -89,10 +89,16 @@ class LogGapError(LogError):
 
     def __init__(self, partition: int, position: int, found: int) -> None:
         if found > position:
-            what = f"entries {position} to {found - 1} are missing and not yet folded"
+            what = (
+                f"entries {position} to {found - 1} are missing and not yet folded: the store is from before they were "
+                "erased, as after every outcome, or the log has lost them. Restore a newer store, or the log"
+            )
         else:
-            what = f"the log ends at {found}, but the fold has processed {position - 1}: the log may be an older copy"
-        super().__init__(f"partition {partition}: {what}; restore the log (no entry is skipped)")
+            what = (
+                f"the log ends at {found}, but the fold has processed {position - 1}: the log is an older copy, or was "
+                "made anew. Restore the log"
+            )
+        super().__init__(f"partition {partition}: {what}; no entry is skipped. Without either the plan cannot go on")
         self.partition = partition
         self.position = position
         self.found = found

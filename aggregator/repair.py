@@ -1,58 +1,134 @@
-"""What an operator does to the receipts or the store of a stopped service: begin a copy, mark lost outcomes."""
+"""What an operator does to the receipts or the store of a stopped service.
+
+A copy of the receipts is begun or ended, lost receipts are made from their copy, lost outcomes are marked.
+"""
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
+from aggregator.backends import Backends
+from aggregator.backup import STORE
 from aggregator.config import Config
 from aggregator.errors import ConfigError, ReceiptsError
-from aggregator.release.lost import mark_lost
-from aggregator.release.receipts import reconcile
+from aggregator.interfaces import Receipts
+from aggregator.release.lost import Lost, mark_every_lost
+from aggregator.release.receipts import check_published, reconcile
 from aggregator.release.receipts_copy import begin_copy
 from aggregator.runtime import Runtime
+from aggregator.store.store import Store
 from aggregator.verify import looking
 
 
 async def begin_receipts_copy(config: Config, runtime: Runtime) -> int:
     """Makes the copy of the receipts that ``receipts_copy`` names, once receipts and store are compared.
 
+    The store records it before the first line is copied: if this is cut off, a start finds an incomplete copy.
+
     Returns:
         The number of lines that were copied.
 
     Raises:
-        ConfigError: ``receipts_copy`` is not set, or a service runs on these files.
+        ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
         ReceiptsError: The receipts do not fit the store, or the copy has lines that they lack: it is left as it is.
     """
     if config.receipts_copy is None:
         raise ConfigError("receipts_copy: required: where the copy is to be")
     async with AsyncExitStack() as stack:
-        backends = await looking(config, runtime, stack)
-        store = await backends.look_at_store()
-        if not backends.is_current:
-            raise ReceiptsError("the store is of an older version: start the service once without receipts_copy before")
+        backends, store = await _opened(config, runtime, stack)
         sinks = await backends.sinks()
         assert sinks.copy is not None, "it is set"
-        for plan in await store.plans():
-            problem, _ = await reconcile(plan.plan_id, store, sinks.first, fence=None)
-            if problem:
-                raise ReceiptsError(problem)
+        await _compare(store, sinks.first)
+        bound, place = await store.receipts_mark(), (await sinks.copy.catch_up()).where
+        if bound is not None and bound.id:  # else the next start binds the store to both
+            await store.set_receipts(replace(bound, copy=place))
         return await begin_copy(sinks.first, sinks.copy)
 
 
-async def mark_all_lost(config: Config, runtime: Runtime) -> dict[str, list[int]]:
-    """Marks the outcomes of every plan that receipts prove and the store lacks; their windows, by the plan's name.
+async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
+    """Makes lost receipts, or completes older ones, from the copy that ``receipts_copy`` names.
+
+    The copy is compared with the store first: it must have the store's id and lines, and a receipt for every published
+    outcome.
+
+    Returns:
+        The number of lines that were copied.
 
     Raises:
-        ConfigError: A service runs on these files.
+        ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
+        ReceiptsError: The copy does not fit the store, or the receipts have lines that it lacks: they are left.
+    """
+    if config.receipts_copy is None:
+        raise ConfigError("receipts_copy: required: the copy that the receipts are made from")
+    async with AsyncExitStack() as stack:
+        backends, store = await _opened(config, runtime, stack)
+        sinks = await backends.sinks(rebuilds=True)
+        assert sinks.copy is not None, "it is set"
+        lines = await sinks.copy.catch_up()
+        bound = await store.receipts_mark()
+        if config.log == "sqlite" and bound is not None:
+            await sinks.copy.check(
+                bound
+            )  # in a topic the lost lines may have been there twice, and the mark counts all
+        await check_published(store, lines)
+        copied = await begin_copy(sinks.copy, sinks.first)
+        mark, place = (await sinks.first.catch_up()).mark, (await sinks.copy.catch_up()).where
+        if bound is not None and bound.id:
+            await store.set_receipts(replace(mark, copy=place))
+        return copied
+
+
+async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
+    """Makes the store forget the copy of its receipts, once they are compared with the store.
+
+    Returns:
+        Where the copy was; None if the store knew of none.
+
+    Raises:
+        ConfigError: ``receipts_copy`` is still set, there is no store, or a service runs on these files.
+        ReceiptsError: The receipts do not fit the store.
+    """
+    if config.receipts_copy is not None:
+        raise ConfigError(
+            "receipts_copy: still set: the next start would begin with the copy; remove the setting first"
+        )
+    async with AsyncExitStack() as stack:
+        backends, store = await _opened(config, runtime, stack)
+        place = await store.receipts_copy()
+        if place is None:
+            return None
+        await _compare(store, (await backends.sinks(ends_copy=True)).first)
+        bound = await store.receipts_mark()
+        assert bound is not None, "there is a copy"
+        await store.set_receipts(replace(bound, copy=""))
+        return place
+
+
+async def mark_all_lost(config: Config, runtime: Runtime) -> Lost:
+    """Marks the outcomes of every plan that receipts prove and the store lacks.
+
+    Raises:
+        ConfigError: There is no store, or a service runs on these files.
         ReceiptsError: The receipts are not this store's, contradict each other, or a releaser runs.
         StoreError: A cumulative sequence has lost steps.
     """
     async with AsyncExitStack() as stack:
-        backends = await looking(config, runtime, stack, changes=True)
-        store = await backends.store()
-        receipts = (await backends.sinks()).receipts
-        lost = {}
-        for registered in await store.plans():
-            plan = await store.load_plan(registered.plan_id)
-            assert plan is not None, "it is registered"
-            if windows := await mark_lost(plan, store, receipts):
-                lost[plan.name] = windows
-        return lost
+        backends, store = await _opened(config, runtime, stack)
+        return await mark_every_lost(store, (await backends.sinks()).receipts)
+
+
+async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[Backends, Store]:
+    """The store of a stopped service, to be written; one of an older version is upgraded."""
+    backends = await looking(config, runtime, stack, changes=True)
+    if config.store == "sqlite" and not (config.folder / STORE).exists():
+        raise ConfigError(f"data: {config.folder} has no {STORE}: it is no data directory of a service")
+    if config.store == "postgresql" and not await backends.has_tables():
+        raise ConfigError("the database has no tables of a service")
+    return backends, await backends.store()
+
+
+async def _compare(store: Store, receipts: Receipts) -> None:
+    """Raises ReceiptsError unless the receipts are this store's, and those of all that it has published."""
+    for plan in await store.plans():
+        problem, _ = await reconcile(plan.plan_id, store, receipts, fence=None)
+        if problem:
+            raise ReceiptsError(problem)

@@ -34,6 +34,7 @@ State = Literal["ok", "failed", "not checked"]
 #: Called with the name of what was compared, what came of it, and a sentence.
 Report = Callable[[str, State, str], None]
 
+_LOST: Final = "find it, or make it from the one that survived: `hushsum admin begin-receipts-copy --help`"
 _SHOWN: Final = 16  # hexadecimal digits of a digest
 _UNKNOWABLE: Final = (
     "whether the store and every sink of receipts were set back together, or a copy of all of them runs"
@@ -92,7 +93,7 @@ class _Verification:
         for plan in plans:
             await self._outcomes(store, plan, {each.key: each for each in receipts})
         if sinks is None:
-            self._report("ledger", "not checked", "it needs the receipts")
+            self._report("ledger", "not checked", "it is compared with the receipts, which cannot be read")
         else:
             for population in sorted({plan.population for plan in plans}):
                 await self._ledger(store, population, plans, receipts)
@@ -102,7 +103,7 @@ class _Verification:
 
     async def _plans(self, store: Store) -> list[RegisteredPlan]:
         if not self._backends.is_current:
-            text = "its file is of an older version: it is upgraded by the next start, and can be verified after that"
+            text = "it is of an older version: the next start upgrades it, and it can be verified after that"
             self._report("store", "not checked", text)
             return []
         plans = await store.plans()
@@ -119,7 +120,7 @@ class _Verification:
             for name, sink in named:
                 mark, count = (await sink.catch_up()).mark, len(await sink.read())
                 if is_bound and not mark.lines:
-                    self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty")
+                    self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty: {_LOST}")
                     continue
                 text = f"{_plural(count, 'receipt')}, {_plural(mark.lines, 'line')} of id {mark.id.hex()[:8] or 'none'}"
                 self._report(name, "ok", f"{text}, checksum {mark.digest.hex()[:_SHOWN]}")
@@ -127,7 +128,9 @@ class _Verification:
             self._report("receipts", "failed", str(error))
             return None
         if sinks.copy is None:
-            self._report("copy of the receipts", "not checked", "receipts_copy is not set: there is one sink")
+            self._report(
+                "copy of the receipts", "not checked", "receipts_copy is not set, and the store knows of no copy"
+            )
         return sinks
 
     async def _receipts(self, store: Store, plans: list[RegisteredPlan], sinks: Sinks) -> None:
@@ -149,7 +152,11 @@ class _Verification:
         for plan in plans:
             del unknown[plan.plan_id]
         for plan_id, count in unknown.items():
-            text = f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is older than that"
+            text = (
+                f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is from before the "
+                "plan's first start. Restore a newer store; if there is none, start the service once with the plan's "
+                "file, stop it, and use `hushsum admin mark-lost`"
+            )
             self._report(f"plan {plan_id.hex()[:12]}: receipts", "failed", text)
 
     async def _log(self, store: Store, plan: RegisteredPlan) -> None:
@@ -203,7 +210,7 @@ class _Verification:
         proved = {_key(each.spend): each.spend for each in receipts if each.spend.population == population}
         wrong = [f"{_named(key)}: a receipt proves a charge that is missing" for key in proved.keys() - charged.keys()]
         wrong += [
-            f"{_named(key)}: charged is another amount than its receipt proves"
+            f"{_named(key)}: the charge differs from that which its receipt proves"
             for key in proved.keys() & charged.keys()
             if charged[key] != proved[key] and not _is_claimed(charged[key], proved[key])
         ]

@@ -6,7 +6,7 @@ import click
 
 from hushsum_cli.admin_lists import ledger, plans, windows
 from hushsum_cli.admin_status import status
-from hushsum_cli.admin_store import backup, begin_receipts_copy, mark_lost, restore, verify
+from hushsum_cli.admin_store import backup, begin_receipts_copy, end_receipts_copy, mark_lost, restore, verify
 from hushsum_cli.operation import ask, operates
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json
@@ -21,8 +21,8 @@ def admin() -> None:
     """Seal windows, release them, and inspect a running aggregator: its windows, plans and ledger.
 
     With authentication, a token or certificate with scope admin is required. Without it, an aggregator accepts these
-    commands only from its own machine. backup, restore, verify, mark-lost, begin-receipts-copy and tokens work on files
-    and databases, and ask no service.
+    commands only from its own machine. backup, restore, verify, mark-lost, begin-receipts-copy, end-receipts-copy and
+    tokens work on files and databases, and ask no service.
     """
 
 
@@ -80,5 +80,17 @@ def release(*, service: str, credentials: "Credentials", window: int | None, as_
         )
 
 
-for command in (status, plans, windows, ledger, tokens, backup, restore, verify, mark_lost, begin_receipts_copy):
+for command in (
+    status,
+    plans,
+    windows,
+    ledger,
+    tokens,
+    backup,
+    restore,
+    verify,
+    mark_lost,
+    begin_receipts_copy,
+    end_receipts_copy,
+):
     admin.add_command(command)

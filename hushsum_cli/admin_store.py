@@ -1,4 +1,4 @@
-"""`hushsum admin backup | restore | verify | mark-lost | begin-receipts-copy`: the stored data of a service."""
+"""`hushsum admin backup | restore | verify | mark-lost | {begin,end}-receipts-copy`: the stored data of a service."""
 
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggregator.config import Config
+    from aggregator.release.lost import Lost
 
 _FILE: Final = click.Path(dir_okay=False, path_type=str)
 _PATH: Final = click.Path(path_type=Path)
@@ -112,7 +113,8 @@ def restore(
     published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
 
     With Kafka and PostgreSQL, --config replaces TARGET and --receipts: pg_restore loads the dump into its database,
-    which is compared with the topics.
+    which is compared with the topics. A plan whose topic has been erased further than the dump knows cannot go on: it
+    is named, and the exit status is 1.
 
     Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
     not run anywhere.
@@ -138,8 +140,15 @@ def restore(
         lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
         where = str(target)
     _say_lost(lost)
-    which = "every other published outcome is" if lost else "all published outcomes are"
+    which = "every other published outcome is" if lost.windows or lost.unknown else "all published outcomes are"
     click.echo(f"{where}: digests compared and opened; {which} in the store")
+    for name, why in lost.gaps.items():
+        click.echo(
+            f"plan {name}: it cannot go on with this back-up; only its outcomes and charges are restored: {why}",
+            err=True,
+        )
+    if lost.gaps:
+        sys.exit(1)
 
 
 @click.command(
@@ -194,33 +203,80 @@ def mark_lost(*, config_file: Path | None, **settings: object) -> None:
 
     lost = asyncio.run(mark_all_lost(_config(config_file, **settings), SystemRuntime()))
     _say_lost(lost)
-    if not lost:
+    if not lost.windows and not lost.unknown:
         click.echo("no outcome is lost")
 
 
 @click.command(
     "begin-receipts-copy",
     short_help="Begin a second copy of the receipts.",
-    epilog=examples("hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl"),
+    epilog=examples(
+        "hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl",
+        "hushsum admin begin-receipts-copy --data DIR --receipts-copy /mnt/other/receipts.jsonl --reverse",
+    ),
 )
 @_stored
-def begin_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
+@click.option("--reverse", is_flag=True, help="The receipts are lost: make them from the copy, which survived.")
+def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: object) -> None:
     """Begin a second copy of the receipts of an existing store, or replace a lost one. The service must be stopped.
 
     Receipts and store are compared first. A copy that has lines which the receipts lack is left as it is: it is newer.
+    The store records where the copy is: a start without the setting releases nothing, until `end-receipts-copy`.
     Never use this while an earlier copy may still be found: it can tell that the store was set back, a new one cannot.
+
+    With --reverse the receipts are made from the copy, or completed if they are older: the copy must have the store's
+    id, its lines and a receipt for every published outcome.
     """
     import asyncio
 
     from aggregator.repair import begin_receipts_copy as begun
+    from aggregator.repair import rebuild_receipts as rebuilt
     from aggregator.runtime import SystemRuntime
 
     config = _config(config_file, **settings)
+    if reverse:
+        lines = asyncio.run(rebuilt(config, SystemRuntime()))
+        click.echo(f"receipts: {_lines(lines)} copied from {config.receipts_copy}; start the service")
+        return
     lines = asyncio.run(begun(config, SystemRuntime()))
-    click.echo(f"{config.receipts_copy}: {lines} lines copied; start the service with this receipts_copy")
+    click.echo(f"{config.receipts_copy}: {_lines(lines)} copied; start the service with this receipts_copy")
 
 
-def _say_lost(lost: dict[str, list[int]]) -> None:
-    for name, windows in lost.items():
-        listed = ", ".join(map(str, windows))
-        click.echo(f"plan {name}: marked as lost, charged, never drawn again: windows {listed}")
+@click.command(
+    "end-receipts-copy",
+    short_help="Go on without the second copy of the receipts.",
+    epilog=examples("hushsum admin end-receipts-copy --data DIR"),
+)
+@_stored
+def end_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
+    """Record in the store that its receipts have no second copy any more. The service must be stopped.
+
+    Remove receipts_copy from the settings first; the copy itself is left where it is. Receipts and store are compared.
+    Never use this because a start reports that the copy is newer: then the store or the receipts were set back.
+    """
+    import asyncio
+
+    from aggregator.repair import end_receipts_copy as ended
+    from aggregator.runtime import SystemRuntime
+
+    place = asyncio.run(ended(_config(config_file, **settings), SystemRuntime()))
+    if place is None:
+        click.echo("the store knows of no copy of its receipts")
+    else:
+        click.echo(f"{place}: no longer the copy of this store's receipts; start the service without it")
+
+
+def _lines(count: int) -> str:
+    return f"{count} line" if count == 1 else f"{count} lines"
+
+
+def _say_lost(lost: "Lost") -> None:
+    from aggregator.release.lost import numbered
+
+    for name, windows in lost.windows.items():
+        click.echo(f"plan {name}: marked as lost, charged, never drawn again: {numbered(windows)}")
+    for plan_id, windows in lost.unknown.items():
+        click.echo(
+            f"plan {plan_id}: not in the store, because it was registered later; lost: {numbered(windows)}. Start the "
+            "service once with its plan file, stop it, and run `hushsum admin mark-lost`"
+        )

@@ -36,7 +36,7 @@ class _Grouped(click.Command):
                 *("upstream_cert", "upstream_key"),
             ),
             "Operation": ("manual", "publish", "keep_releases", "partitions", "retain_verdicts"),
-            "Logs and traces": ("log_level", "log_format", "traces"),
+            "Logs and OpenTelemetry": ("log_level", "log_format", "otlp"),
         }
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -159,7 +159,7 @@ class _Grouped(click.Command):
 )
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="Log format.  [default: console]")
 @click.option(
-    "--traces",
+    "--otlp",
     is_flag=True,
     default=None,
     help="Export spans, log lines and metrics by OpenTelemetry; configured by OTEL_* variables.",

@@ -97,7 +97,7 @@ def settings_of(objects: tuple[dict[str, Any], ...] | list[dict[str, Any]]) -> d
 ALL_ON: Final[dict[str, Any]] = {
     "image": {"repository": "registry.example/hushsum", "digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"]},
     "secrets": {"kafka": "hushsum-kafka", "keys": "hushsum-keys"},
-    "settings": {"traces": True, "counters_max": 100_000_000, "client_rate": 0.5},
+    "settings": {"otlp": True, "counters_max": 100_000_000, "client_rate": 0.5},
     "otlpEndpoint": "http://collector.monitoring:4317",
     "gateway": {"service": {"type": "LoadBalancer", "annotations": {"a.example/b": "c"}}},
     "worker": {"replicas": None},
@@ -143,7 +143,7 @@ def test_the_service_takes_the_rendered_settings(tmp_path: Path, role: str) -> N
         config = Config.load(file, {"role": role}, {DSN_VARIABLE: DSN})
         assert config.authentication == "token"
         assert config.partitions == 4
-        assert config.traces is bool(values)
+        assert config.otlp is bool(values)
 
 
 # ------------------------------------------------------------------------------------------- beside compose/

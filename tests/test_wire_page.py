@@ -25,6 +25,7 @@ from hushsum_proto.answers import AnyReason, Refusal, ServiceReason
 from hushsum_proto.convert import reason_to_wire
 from hushsum_proto.entries import CohortSumEntry, partition_of
 from hushsum_proto.v1 import wire_pb2 as pb
+from tests.plans import small_plan
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = (ROOT / "docs" / "reference" / "wire.md").read_text(encoding="utf-8")
@@ -219,6 +220,30 @@ def test_an_example_is_what_the_code_gives(name: str) -> None:
 
 def rows_of(pattern: str) -> list[tuple[str, ...]]:
     return [found.groups() for found in re.finditer(pattern, PAGE, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("release", ["tumbling", "cumulative"])
+@pytest.mark.parametrize("unit", [{}, {"unit": "client", "records_per_client": 2}])
+@pytest.mark.parametrize("noise", [{}, {"delta": "0.000001", "total_delta": "0.00001", "noise": "gaussian"}])
+def test_the_page_lists_every_key_that_the_windows_and_the_noise_of_a_plan_have(
+    release: str, unit: dict[str, object], noise: dict[str, object]
+) -> None:
+    window: dict[str, object] = {"release": release}
+    if release == "cumulative":
+        window |= {"horizon": 20, **({"windows_per_client": 3} if unit else {})}
+    plan = small_plan(privacy={**unit, **noise}, window=window)
+    section = PAGE[PAGE.index("### Keys that an encoder uses") : PAGE.index("### Arrays")]
+    listed = set(re.findall(r"`([a-z_.]+)`", section))
+    fields = canonical.decode(plan.to_bytes())
+    assert isinstance(fields, dict)
+    keys = {f"window.{key}" for key in fields["window"]}
+    keys |= {*fields["privacy"]["mechanism"].get("factorisation", {})}
+    assert keys <= listed
+    assert f"`{fields['window']['release']}`" in section
+    rules = "| `window.horizon`, `mechanism.factorisation` | with `window.release` = `cumulative`"
+    assert rules in section
+    assert ("factorisation" in fields["privacy"]["mechanism"]) is (release == "cumulative")
+    assert ("horizon" in fields["window"]) is (release == "cumulative")
 
 
 def test_the_page_lists_every_label() -> None:

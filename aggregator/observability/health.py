@@ -89,7 +89,7 @@ class ProcessTelemetry:
         if plan.privacy.reports is not None:
             self.metrics.registry.hold()  # before the first report
             self._keep(stack, "metrics", self._step)
-        if self._config.traces and self.tracer is NO_TRACES:
+        if self._config.otlp and self.tracer is NO_TRACES:
             registry, clock = self.metrics.registry, self._runtime.now_ms
             exports = otlp_exports(plan, self._config.role, registry, clock, os.environ)
             stack.push_async_callback(self._close, exports)

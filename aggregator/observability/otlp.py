@@ -211,7 +211,7 @@ def otlp_exports(
         from opentelemetry.sdk._logs import LoggerProvider
         from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
     except ImportError as error:
-        raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
+        raise ConfigError(f"otlp: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
     try:
         resource = resource_of(plan, role)
         if "metrics" in signals:
@@ -222,7 +222,7 @@ def otlp_exports(
             provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
             exports.append(OtlpLines(provider))
     except Exception as error:
-        raise ConfigError(f"traces: invalid OTEL_* environment variables: {error}") from error
+        raise ConfigError(f"otlp: invalid OTEL_* environment variables: {error}") from error
     return exports
 
 

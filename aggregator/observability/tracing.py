@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "hushsum."  # of attributes
 _SIGNALS: Final = ("traces", "logs", "metrics")
 
-_journal = journal("traces")
+_journal = journal("otlp")
 
 
 def of_commits(tracer: Tracer, plan: Plan) -> Tracer:
@@ -94,7 +94,7 @@ def sent_signals(environment: Mapping[str, str]) -> frozenset[str]:
     chosen = {signal: environment.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp" for signal in _SIGNALS}
     for signal, exporter in chosen.items():
         if exporter not in {"otlp", "none"}:
-            raise ConfigError(f"traces: OTEL_{signal.upper()}_EXPORTER: expected otlp or none, got {exporter!r}")
+            raise ConfigError(f"otlp: OTEL_{signal.upper()}_EXPORTER: expected otlp or none, got {exporter!r}")
     return frozenset(signal for signal, exporter in chosen.items() if exporter == "otlp")
 
 
@@ -118,12 +118,12 @@ def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise ConfigError(f"traces: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
+        raise ConfigError(f"otlp: needs the extra `server`: pip install 'hushsum[server]' ({error})") from error
     try:
         provider = TracerProvider(resource=resource_of(plan, role), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except Exception as error:
-        raise ConfigError(f"traces: invalid OTEL_* environment variables: {error}") from error
+        raise ConfigError(f"otlp: invalid OTEL_* environment variables: {error}") from error
     return OtelTracer(provider)
 
 

@@ -6,6 +6,8 @@ on with the next window. What was counted in a lost window is in the release tha
 again.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from aggregator.errors import ReceiptsError
@@ -16,6 +18,70 @@ from aggregator.store.store import Store
 from hushsum.plan import Plan
 
 _LEASE_S: Final = 60.0
+_ID_SHOWN: Final = 12  # characters of a plan's id
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Outcomes that receipts prove and a store lacks: their windows, in order.
+
+    Attributes:
+        windows: By the name of their plan.
+        unknown: By the id of a plan that the store does not have (hexadecimal): it is older than the plan's first
+            start, and these outcomes cannot be marked before another start has registered the plan.
+        gaps: By the name of a plan, why its log cannot be folded any further.
+    """
+
+    windows: Mapping[str, Sequence[int]]
+    unknown: Mapping[str, Sequence[int]]
+    gaps: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The plans and their windows."""
+        known = [f"plan {name!r}, {numbered(windows)}" for name, windows in self.windows.items()]
+        later = [
+            f"plan {plan_id[:_ID_SHOWN]}, registered later, {numbered(windows)}"
+            for plan_id, windows in self.unknown.items()
+        ]
+        return "; ".join([*known, *later])
+
+
+def numbered(windows: Sequence[int]) -> str:
+    """Windows in words."""
+    return f"{'window' if len(windows) == 1 else 'windows'} {', '.join(map(str, windows))}"
+
+
+async def find_lost(store: Store, receipts: Receipts) -> Lost:
+    """What a store lacks; nothing is changed.
+
+    Raises:
+        ReceiptsError: The receipts are not this store's, or contradict it.
+    """
+    plans, unknown = await store.plans(), dict[str, list[int]]()
+    windows = {
+        plan.name: [receipt.window for receipt in lost]
+        for plan in plans
+        if (lost := await lost_outcomes(plan.plan_id, store, receipts))
+    }
+    known = {plan.plan_id for plan in plans}
+    for plan_id, _, window, *_ in await receipts.read():
+        if plan_id not in known:
+            unknown.setdefault(plan_id.hex(), []).append(window)
+    return Lost(windows, {plan_id: sorted(lost) for plan_id, lost in unknown.items()})
+
+
+async def mark_every_lost(store: Store, receipts: Receipts) -> Lost:
+    """As :func:`mark_lost`, of every plan that the store has; no process may release meanwhile.
+
+    Returns:
+        What was lost. Outcomes of unknown plans are not marked.
+    """
+    lost = await find_lost(store, receipts)
+    for registered in await store.plans():
+        plan = await store.load_plan(registered.plan_id)
+        assert plan is not None, "it is registered"
+        await mark_lost(plan, store, receipts)
+    return lost
 
 
 async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:

@@ -42,7 +42,10 @@ RECEIPTS_FORMAT: Final = 3
 ID_BYTES: Final = 16
 _HEADER_FORMAT: Final = 3  # the first that has one
 _ID_SHOWN: Final = 8  # characters of an id, in errors
-_RESTORE: Final = "nothing is released until the receipts of this store are restored and the service is started again"
+_RESTORE: Final = (
+    "nothing is released until the receipts of this store are restored and the service is started again. If their copy "
+    "survived, `hushsum admin begin-receipts-copy --reverse` makes them from it"
+)
 
 
 class TornLineError(ReceiptsError):
@@ -212,7 +215,7 @@ class ReceiptLines:
         if found.id != bound.id:
             raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {_RESTORE}")
         if found.lines < bound.lines:
-            raise ReceiptsError(f"{self.where}: {found.lines} of the {known}: an older copy; {_RESTORE}")
+            raise ReceiptsError(f"{self.where}: it has {found.lines} of the {known}: an older copy; {_RESTORE}")
         if self._digests[bound.lines] != bound.digest:
             came = "other lines with the same id, from another copy"
             raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
@@ -509,6 +512,22 @@ async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> lis
     if found.problem:
         raise ReceiptsError(found.problem)
     return sorted(found.lost.values(), key=lambda receipt: receipt.window)
+
+
+async def check_published(store: Store, lines: ReceiptLines) -> None:
+    """Checks that lines of receipts are this store's, and prove every outcome that it has published, or more.
+
+    Raises:
+        ForeignReceiptsError: They have another id than the store knows, or lack a published outcome.
+        ReceiptsError: One is of another outcome than the store's.
+    """
+    bound = await store.receipts_mark()
+    if bound is not None and bound.id and bound.id != lines.mark.id:
+        came = f"receipts {_shown(lines.mark.id)}" if lines.mark.id else "no receipts"
+        raise ForeignReceiptsError(f"{lines.where}: {came}, expected receipts {_shown(bound.id)} of this store")
+    for plan in await store.plans():
+        if problem := _compared(plan.plan_id, await store.outcomes(plan.plan_id), lines.receipts).problem:
+            raise ReceiptsError(f"{lines.where}: {problem}")
 
 
 async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:

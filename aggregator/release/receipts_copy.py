@@ -11,6 +11,7 @@ that was set back together with one of the two is found out by the other one.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
@@ -53,7 +54,7 @@ class CopiedReceipts:
         if not copy.kept and len(first.kept) > 1:
             raise _no_copy(copy, first)
         await self._mirror()
-        return mark
+        return replace(mark, copy=copy.where)
 
     async def check(self, bound: ReceiptsMark) -> None:
         """Compares the receipts with the mark, and the copy with both.
@@ -86,8 +87,7 @@ class CopiedReceipts:
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         mark = await self._first.write(outcome, spend)
-        await self._mirror()
-        return mark
+        return replace(mark, copy=await self._mirror())
 
     async def read(self) -> Sequence[Receipt]:
         """The receipts of both: what either proves was charged."""
@@ -98,12 +98,16 @@ class CopiedReceipts:
         proved = {receipt.key for receipt in first}
         return [*first, *(receipt for receipt in copy.receipts if receipt.key not in proved)]
 
-    async def _mirror(self) -> None:
-        """Appends to the copy what it lacks. Processes that do so at once append the same lines, which count once."""
+    async def _mirror(self) -> str:
+        """Appends to the copy what it lacks; where that is.
+
+        Processes that do so at once append the same lines, which count once.
+        """
         copy, first = await self._copy.catch_up(), await self._first.catch_up()
         check_prefix(copy, first)
         for kept in first.kept[len(copy.kept) :]:
             await self._copy.append(kept)
+        return copy.where
 
 
 def check_prefix(copy: ReceiptLines, first: ReceiptLines) -> None:
@@ -135,13 +139,16 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
     if lines > len(first.kept):
         raise ReceiptsError(
             f"{first.where}: it has {len(first.kept)} lines, and {copy.where} has {lines}: the former is "
-            "older; nothing is released until it is replaced by the latter, with the newest store, and the service is "
-            "started again"
+            "older; nothing is released until it has the lines of the latter (`hushsum admin begin-receipts-copy "
+            "--reverse` completes receipts from their copy), the newest store is restored, and the service is started "
+            "again"
         )
 
 
 async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
     """Makes a copy of receipts that exist, or completes one; the caller has compared the receipts with the store.
+
+    The other way round it makes receipts that are lost from the copy that survived.
 
     Returns:
         The number of lines that were copied.
@@ -151,7 +158,7 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
     """
     lines, there = await first.catch_up(), await copy.catch_up()
     if not lines.mark.id:
-        raise ReceiptsError(f"{lines.where}: no receipts to copy: a new store makes both at its first start")
+        raise ReceiptsError(f"{lines.where}: no receipts to copy; the first start of a new store makes both")
     check_prefix(there, lines)
     lacking = lines.kept[len(there.kept) :]
     for kept in lacking:

@@ -221,7 +221,8 @@ async def publish(
     """Publishes an outcome and records how far the receipts reach, its own included, in one transaction.
 
     Raises:
-        StoreError: There is no such outcome, or the receipts are not those that the store is bound to.
+        StoreError: There is no such outcome, the receipts are not those that the store is bound to, or they have a copy
+            that the caller does not write to.
     """
     changed = await tx.execute(
         'UPDATE outcomes SET published = 1 WHERE plan = $1 AND kind = $2 AND "window" = $3',
@@ -232,6 +233,11 @@ async def publish(
     if changed != 1:
         raise StoreError(f"store: window {window} has no outcome to publish")
     await advance_receipts(tx, receipts)
+    if not receipts.copy and (copy := await receipts_copy(tx)) is not None:
+        raise StoreError(
+            f"store: a copy of the receipts was begun ({copy}) after this process started without it; set "
+            "receipts_copy, and start the process again"
+        )
 
 
 async def mark_lost(
@@ -329,11 +335,12 @@ async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *,
     )
     bound = await receipts_mark(tx)
     assert bound is not None, "it was there, or was inserted"
+    await _note_copy(tx, found.copy)
     return bound
 
 
 async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
-    """Records how far the receipts reach; releasers of several plans may report in any order.
+    """Records how far the receipts reach, and their copy; releasers of several plans may report in any order.
 
     Raises:
         StoreError: They are not those that the store is bound to.
@@ -343,6 +350,38 @@ async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
         raise StoreError("store: the receipts belong to another store; restore them")
     if row[1] < reached.lines:
         await tx.execute("UPDATE receipts SET lines = $1, digest = $2", reached.lines, reached.digest)
+    await _note_copy(tx, reached.copy)
+
+
+async def receipts_copy(tx: Transaction) -> str | None:
+    """Where the copy of the receipts is, as far as the store knows; None if it knows of none."""
+    row = await tx.fetch_row("SELECT place FROM receipts_copy")
+    return None if row is None else str(row[0])
+
+
+async def _note_copy(tx: Transaction, place: str) -> None:
+    if place and await receipts_copy(tx) != place:
+        await tx.execute(
+            "INSERT INTO receipts_copy (number, place) VALUES (1, $1) "
+            "ON CONFLICT (number) DO UPDATE SET place = excluded.place",
+            place,
+        )
+
+
+async def set_receipts(tx: Transaction, found: ReceiptsMark) -> None:
+    """Records receipts that an operator has begun a copy of, ended the copy of, or made from it.
+
+    The mark is of all their lines; an empty ``copy`` ends the copy.
+
+    Raises:
+        StoreError: They are not those that the store is bound to.
+    """
+    row = await tx.fetch_row("SELECT id FROM receipts WHERE number = 1", lock=True)
+    if row is None or row[0] != found.id:
+        raise StoreError("store: the receipts belong to another store; restore them")
+    await tx.execute("UPDATE receipts SET lines = $1, digest = $2", found.lines, found.digest)
+    await tx.execute("DELETE FROM receipts_copy")
+    await _note_copy(tx, found.copy)
 
 
 async def outcomes(tx: Transaction, plan_id: bytes) -> list[Outcome]:

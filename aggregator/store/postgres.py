@@ -30,7 +30,7 @@ import asyncpg
 
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import Backoff, Runtime
-from aggregator.store.schema import migrate, quoted, stored_format
+from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT, migrate, quoted, stored_format
 from aggregator.store.transaction import Row, Transaction, Work
 
 T = TypeVar("T")
@@ -105,11 +105,12 @@ class PostgresDatabase:
     Attributes:
         warnings: The promises that the server cannot keep, for the operator; a sentence each.
         has_tables: Whether there are tables.
+        is_current: Whether they are those of this version.
     """
 
     def __init__(self, settings: PostgresSettings, runtime: Runtime) -> None:
         self.warnings: tuple[str, ...] = ()
-        self.has_tables = False
+        self.has_tables = self.is_current = False
         self._settings, self._runtime = settings, runtime
         self._working = asyncio.Semaphore(max(1, settings.pool - _LEFT_ALONE))
         self._erasing = asyncio.Lock()
@@ -207,7 +208,8 @@ class PostgresDatabase:
         async with self._connection() as connection:
             if self._settings.migrates:
                 await migrate(connection, self._settings.schema)
-            self.has_tables = bool(await stored_format(connection, self._settings.schema))
+            version = await stored_format(connection, self._settings.schema)
+            self.has_tables, self.is_current = bool(version), version == POSTGRES_SCHEMA_FORMAT
             self.warnings = await promises_lost(connection)
         self._is_open = True
 

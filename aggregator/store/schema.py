@@ -14,8 +14,9 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
 #: 1 had no withheld windows, no reservations, and spends without events; 2 no fences and no leases; 3 no signatures of
-#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences.
-STORE_FORMAT: Final = 6
+#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences; 6 no copy of
+#: the receipts.
+STORE_FORMAT: Final = 7
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with the key of its randomness and the digest of its counters.
@@ -55,6 +56,10 @@ _RECEIPTS: Final = """CREATE TABLE receipts (
 _RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, x'', 0, x'' WHERE EXISTS (SELECT 1 FROM leases)
             OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
+
+# One row if the receipts have a copy: where it is. A process that does not write to it must not release.
+_RECEIPTS_COPY: Final = """CREATE TABLE receipts_copy (
+            number INTEGER PRIMARY KEY CHECK (number = 1), place TEXT NOT NULL)"""
 
 # The newest step of a plan's cumulative sequence: what the next one is drawn from, and a digest of all steps so far.
 # The state holds the noise, and is as secret as the counters of a sealed window; empty once the horizon is reached.
@@ -125,7 +130,7 @@ STORE_FILE: Final = DatabaseKind(
     version=STORE_FORMAT,
     schema=(
         *(*_TABLES, _RESERVATIONS, _PLAN_SIGNATURES, _ROUND_CLAIMS, _RECEIPTS),
-        *(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
+        *(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED, _RECEIPTS_COPY),
     ),
     upgrades={
         1: (_RESERVATIONS,),
@@ -140,6 +145,7 @@ STORE_FILE: Final = DatabaseKind(
         3: (_PLAN_SIGNATURES,),
         4: (_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
         5: (_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
+        6: (_RECEIPTS_COPY,),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,
@@ -189,6 +195,7 @@ POSTGRES_MIGRATIONS: Final = (
         *_for_postgres(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
         "ALTER TABLE sequences ALTER COLUMN state SET STORAGE EXTERNAL",
     ),
+    _for_postgres(_RECEIPTS_COPY),
 )
 POSTGRES_SCHEMA_FORMAT: Final = len(POSTGRES_MIGRATIONS)
 _LOCK: Final = 0x48755374  # "HuSt"

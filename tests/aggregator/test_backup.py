@@ -12,13 +12,19 @@ from aggregator import backup
 from aggregator.backup import MANIFEST, BackupError, back_up, restore
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError, StoreError
+from aggregator.model import StoredOutcome
+from aggregator.release.lost import Lost
 from aggregator.release.receipts import ReceiptsFile
+from aggregator.repair import mark_all_lost
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
+from hushsum.plan import Plan
 from hushsum.privacy.events import TUMBLING
+from hushsum.releases import spend_of
 from tests.aggregator.deltas import cumulative_plan, tally_plan
 from tests.aggregator.disk_site import disk_site
 from tests.doubles import ManualRuntime
+from tests.plans import tables
 
 PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=4)
 RECEIPTS = "receipts.jsonl"
@@ -64,7 +70,7 @@ async def test_a_back_up_of_a_service_that_runs_is_whole_private_and_described(t
 
 async def test_what_is_restored_goes_on_where_it_was(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == {}
+    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == Lost({}, {})
     assert modes(tmp_path / "new") == {0o600}
     async with disk_site(tmp_path / "new", PLAN, ManualRuntime(), open_windows=3) as site:
         assert site.releaser.stopped == ""
@@ -77,7 +83,7 @@ async def test_a_back_up_that_is_older_than_the_receipts_is_refused_and_nothing_
     tmp_path: Path, older: int
 ) -> None:
     data = await history(tmp_path)
-    with pytest.raises(BackupError, match=r"the outcomes of windows \d+.* were published after it was taken"):
+    with pytest.raises(BackupError, match=r"published after it was taken: plan 'test', windows? \d+"):
         await restore(tmp_path / str(older), tmp_path / "new", [data / RECEIPTS], SystemRuntime())
     assert not (tmp_path / "new").exists()
     (tmp_path / "empty").mkdir(mode=0o700)
@@ -90,7 +96,7 @@ async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_pat
     data, runtime = await history(tmp_path), ManualRuntime()
     lost = await restore(tmp_path / "1", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
     async with disk_site(tmp_path / "new", PLAN, runtime, open_windows=4) as site:
-        assert lost == {"test": [site.window + 1]}
+        assert lost == Lost({"test": [site.window + 1]}, {})
         assert site.releaser.stopped == ""
         assert len((await site.store.account("")).spends) == 2
         await site.releaser.seal(early=True)
@@ -183,7 +189,7 @@ async def test_a_back_up_that_is_not_what_was_taken_is_refused(
 
 async def test_nothing_is_overwritten(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    with pytest.raises(BackupError, match="cannot be made: File exists"):
+    with pytest.raises(BackupError, match="it exists; a back-up goes into a new directory"):
         await backed_up(data, tmp_path / "2")
     with pytest.raises(BackupError, match="not empty"):
         await restore(tmp_path / "2", data, [data / RECEIPTS], SystemRuntime())
@@ -223,7 +229,9 @@ async def test_a_back_up_during_which_windows_are_released_is_taken_again(
 async def test_a_back_up_that_never_fits_is_no_back_up(tmp_path: Path) -> None:
     data = await history(tmp_path)
     shutil.copy(tmp_path / "1" / RECEIPTS, data / RECEIPTS)
-    with pytest.raises(BackupError, match=r"the copies do not fit each other: .* 2 of the 3 lines"):
+    with pytest.raises(
+        BackupError, match=r"the copies of store, log and receipts did not fit each other: .* 2 of the 3 lines"
+    ):
         await backed_up(data, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
@@ -235,9 +243,32 @@ async def test_a_cumulative_sequence_that_lost_steps_is_not_restored(tmp_path: P
         await site.releaser.seal(early=True)
         await site.releaser.release()
         await backed_up(data, tmp_path / "copy")
-        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == {}
+        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == Lost({}, {})
         await site.releaser.seal(early=True)
         await site.releaser.release()
     with pytest.raises(StoreError, match="lost steps cannot go on"):
         await restore(tmp_path / "copy", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
     assert not (tmp_path / "new").exists()
+
+
+async def test_plans_that_were_registered_after_the_back_up_are_named_with_what_to_do(tmp_path: Path) -> None:
+    data, runtime = await history(tmp_path), ManualRuntime()
+    same = {"total_epsilon": 4, "participation": "protected", "unit": "client", "records_per_client": 3}
+    later, window = Plan.from_fields({**tables(privacy=same), "name": "later"}), 7
+    receipts = await ReceiptsFile.open(data / RECEIPTS, runtime, ReplayableEntropy(b"unused"))
+    for number in (window, window + 1):
+        outcome = StoredOutcome(later.id, TUMBLING, number, b"", bytes(32))
+        await receipts.write(outcome, spend_of(later, kind=TUMBLING, window=number))
+    named = rf"registered later, windows {window}, {window + 1}\. Restore a newer back-up; if there is none, --mark"
+    with pytest.raises(BackupError, match=f"plan {later.hex_id[:12]}, {named}") as refused:
+        await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert "must be started once with its plan file; then `hushsum admin mark-lost` marks" in str(refused.value)
+    lost = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
+    assert lost == Lost({}, {later.hex_id: [window, window + 1]})
+    # What the error says to do: the start registers the plan, releases nothing, and charges what receipts prove.
+    async with disk_site(tmp_path / "new", later, ManualRuntime(), open_windows=0) as site:
+        assert "`hushsum admin mark-lost`" in site.releaser.stopped
+        assert len((await site.store.account("")).spends) == 4
+    assert await mark_all_lost(settings(tmp_path / "new"), SystemRuntime()) == Lost({"later": [window, window + 1]}, {})
+    async with disk_site(tmp_path / "new", later, ManualRuntime(), open_windows=0) as site:
+        assert site.releaser.stopped == ""

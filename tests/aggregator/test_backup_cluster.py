@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import grpc.aio
@@ -15,6 +15,7 @@ from aggregator.backup import MANIFEST, BackupError
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError
+from aggregator.release.lost import Lost
 from aggregator.release.receipts import Receipt, read_line
 from aggregator.repair import begin_receipts_copy, mark_all_lost
 from aggregator.runtime import SystemRuntime
@@ -46,15 +47,20 @@ def paths(config: Config) -> Mapping[str, str]:
 
 async def released(client: RawClient) -> None:
     """Seals and releases the oldest window, once the process is the releaser."""
-    for step in (client.seal, client.release):
-        while True:
-            try:
-                await step()
-                break
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                await asyncio.sleep(0.02)
+    await once_leading(client.seal)
+    await once_leading(client.release)
+
+
+async def once_leading(step: Callable[[], Awaitable[object]]) -> None:
+    """Does what only a releaser does, once the process is one."""
+    while True:
+        try:
+            await step()
+            break
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            await asyncio.sleep(0.02)
 
 
 async def states(config: Config) -> dict[str, str]:
@@ -103,7 +109,7 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
         await restore_cluster(ahead, nowhere, runtime)
 
     restored = elsewhere(config, nowhere.dsn)
-    assert await restore_cluster(tmp_path / "after", restored, runtime) == {}
+    assert await restore_cluster(tmp_path / "after", restored, runtime) == Lost({}, {})
     assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
     async with service_of(restored, SetRuntime()) as service, RawClient(service.grpc) as client:
         outcome = await service.store.outcome(PLAN.id, "tumbling", WINDOW)
@@ -111,10 +117,10 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
         assert outcome.data
 
     older = elsewhere(config, postgres.fresh_database())
-    with pytest.raises(BackupError, match=rf"the outcomes of windows {WINDOW} were published after it was taken"):
+    with pytest.raises(BackupError, match=rf"published after it was taken: plan 'test', window {WINDOW}\. "):
         await restore_cluster(tmp_path / "before", older, runtime)
     assert "there is a receipt for window" in (await states(older))["plan test: receipts"]
-    assert await mark_all_lost(older, runtime) == {"test": [WINDOW]}
+    assert await mark_all_lost(older, runtime) == Lost({"test": [WINDOW]}, {})
     found = await states(older)
     assert (found["plan test: receipts"], found["ledger"]) == ("ok", "ok")
 
@@ -159,3 +165,28 @@ async def test_a_dump_that_cannot_be_taken_leaves_nothing(
 )
 def test_a_password_is_no_argument_of_a_program(dsn: str, uri: str, secrets: str | None) -> None:
     assert without_password(dsn) == (uri, {} if secrets is None else {"PGPASSWORD": secrets})
+
+
+async def test_a_dump_from_before_the_last_erasure_is_told_with_its_cure_and_keeps_outcomes_and_charges(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    """After an outcome its entries are deleted in Kafka: a dump from before can never be folded any further."""
+    runtime = SystemRuntime()
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
+    async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await back_up_cluster(config, tmp_path / "before", runtime)
+        await client.submit_one(PLAN.id, Contributor(PLAN, 3).delta()[1])
+        await released(client)
+        while (await service.store.fold_marks(PLAN.id))[0].forgotten_through < WINDOW:  # noqa: ASYNC110  it is polled
+            await asyncio.sleep(0.02)
+    gap = "partition 0: entries 0 to .* are missing and not yet folded: the store is from before they were erased"
+    older = elsewhere(config, postgres.fresh_database())
+    with pytest.raises(BackupError, match=rf"window {WINDOW}\. .*Plan 'test' cannot go on with this one .*: {gap}"):
+        await restore_cluster(tmp_path / "before", older, runtime)
+    assert "failed: partition 0: entries 0 to" in (await states(older))["plan test: log"]
+    marked = elsewhere(config, postgres.fresh_database())
+    lost = await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)
+    assert lost.windows == {"test": [WINDOW]}
+    assert "Restore a newer store, or the log; no entry is skipped" in lost.gaps["test"]
+    found = await states(marked)
+    assert (found["plan test: receipts"], found["ledger"]) == ("ok", "ok")

@@ -13,6 +13,7 @@ import pytest
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.release.copies import destination_of
+from aggregator.repair import end_receipts_copy
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import State, verify
 from hushsum.canonical import decode, encode
@@ -158,7 +159,7 @@ def files_of(folder: Path) -> list[Path]:
     ("tampered", "why"),
     [
         (a_spend_is_gone, r"^ledger: plan \w{12}, window \d+: a receipt proves a charge that is missing$"),
-        (a_spend_is_smaller, r"^ledger: .*: charged is another amount than its receipt proves$"),
+        (a_spend_is_smaller, r"^ledger: .*: the charge differs from that which its receipt proves$"),
         (a_spend_is_of_nothing, r"^ledger: .*, window 7: it is charged, and has neither a receipt nor a window"),
         (a_release_is_changed, r"^plan test: releases: window \d+: its bytes are not those of its receipt$"),
         (a_release_and_its_digest_are_changed, r"^plan test: receipts: the receipt of window \d+ differs from the out"),
@@ -169,10 +170,16 @@ def files_of(folder: Path) -> list[Path]:
         ),
         (lambda folder: shortened(folder / "receipts.jsonl"), r"^plan test: receipts: .*2 of the 3 lines of receipts"),
         (lambda folder: damaged(folder / "receipts.jsonl"), r"^receipts: .*, line 2: not a receipt"),
-        (lambda folder: (folder / "receipts.jsonl").unlink(), r"^receipts: .*receipts\.jsonl: missing or empty$"),
+        (
+            lambda folder: (folder / "receipts.jsonl").unlink(),
+            r"^receipts: .*receipts\.jsonl: missing or empty: find it, or make it",
+        ),
         (lambda folder: shortened(folder / COPY), r"copy\.jsonl: it has 2 of the 3 lines of .* an older copy"),
         (lambda folder: damaged(folder / COPY), r"^receipts: .*copy\.jsonl, line 2: not a receipt"),
-        (lambda folder: (folder / COPY).unlink(), r"^copy of the receipts: .*copy\.jsonl: missing or empty$"),
+        (
+            lambda folder: (folder / COPY).unlink(),
+            r"^copy of the receipts: .*copy\.jsonl: missing or empty: find it, or make it",
+        ),
         (lambda folder: damaged(files_of(folder)[0]), r"copies: test-\d+\.hush: its bytes are not those of the rec"),
         (lambda folder: files_of(folder)[0].unlink(), r"published copies: test-\d+\.hush: missing"),
         (
@@ -226,10 +233,11 @@ async def test_a_cumulative_sequence_is_charged_once_and_each_release_compared(t
 async def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     await collected(tmp_path)
     changed(tmp_path, "UPDATE outcomes SET data = x'' WHERE window = (SELECT min(window) FROM outcomes)")
+    assert await end_receipts_copy(Config.load(None, {"data": str(tmp_path)}, needs_plan=False), SystemRuntime())
     found = await verified(tmp_path, receipts_copy=None, publish="s3://bucket/releases")
     assert not failures(found)
     assert [(what, text) for what, state, text in found if state == "not checked"] == [
-        ("copy of the receipts", "receipts_copy is not set: there is one sink"),
+        ("copy of the receipts", "receipts_copy is not set, and the store knows of no copy"),
         ("plan test: releases", "1 outcome whose bytes are removed or lost: the store has their digests alone"),
         ("plan test: published copies", "s3://bucket/releases is no directory"),
         (

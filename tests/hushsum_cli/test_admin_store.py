@@ -58,8 +58,26 @@ def test_lost_outcomes_are_marked_in_a_store_that_was_restored_already(hushsum: 
     assert "ledger: ok: ε = 3 spent, the sum of 3 charges that receipts prove\n" in ended.out
 
 
+def test_receipts_are_made_from_their_copy_and_a_copy_is_ended(hushsum: Hushsum, data: Path) -> None:
+    places = ("--data", str(data), "--receipts-copy", str(data / "copy.jsonl"))
+    (data / "receipts.jsonl").unlink()
+    ended = hushsum("admin", "begin-receipts-copy", *places, "--reverse")
+    assert ended.out == f"receipts: 3 lines copied from {data}/copy.jsonl; start the service\n"
+    assert hushsum("admin", "verify", *places).status == 0
+    ended = hushsum("admin", "verify", "--data", str(data))
+    assert (ended.status, "receipts: failed: receipts_copy is not set, but this store's" in ended.out) == (1, True)
+    assert "receipts_copy: still set" in hushsum("admin", "end-receipts-copy", *places).err
+    ended = hushsum("admin", "end-receipts-copy", "--data", str(data))
+    gone = f"receipts {data}/copy.jsonl: no longer the copy of this store's receipts; start the service without it\n"
+    assert ended.out == gone
+    assert hushsum("admin", "verify", "--data", str(data)).status == 0
+    ended = hushsum("admin", "end-receipts-copy", "--data", str(data))
+    assert ended.out == "the store knows of no copy of its receipts\n"
+
+
 def test_what_is_found_is_json_for_machines(hushsum: Hushsum, data: Path, tmp_path: Path) -> None:
-    found = json.loads(hushsum("admin", "verify", "--data", str(data), "--json").out)
+    places = ("--receipts-copy", str(data / "copy.jsonl"))
+    found = json.loads(hushsum("admin", "verify", "--data", str(data), *places, "--json").out)
     assert found["ok"] is True
     assert {part["state"] for part in found["parts"]} == {"ok", "not checked"}
     made = json.loads(hushsum("admin", "backup", "--data", str(data), str(tmp_path / "copy"), "--json").out)
@@ -82,7 +100,7 @@ def test_a_restore_without_receipts_is_refused_before_anything_is_looked_at(hush
         assert (ended.status, why in ended.err) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["backup", "verify", "mark-lost", "begin-receipts-copy"])
+@pytest.mark.parametrize("command", ["backup", "verify", "mark-lost", "begin-receipts-copy", "end-receipts-copy"])
 def test_a_command_without_a_data_directory_says_so(hushsum: Hushsum, tmp_path: Path, command: str) -> None:
     target = [str(tmp_path / "copy")] if command == "backup" else []
     ended = hushsum("admin", command, *target)

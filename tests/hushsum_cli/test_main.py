@@ -66,7 +66,7 @@ def test_the_commands_are_those_that_were_promised() -> None:
     operators = {names[1] for names in ALL if names[0] == "admin" and len(names) > 1}
     assert operators == {
         *("seal", "release", "status", "plans", "windows", "ledger", "tokens"),
-        *("backup", "restore", "verify", "mark-lost", "begin-receipts-copy"),
+        *("backup", "restore", "verify", "mark-lost", "begin-receipts-copy", "end-receipts-copy"),
     }
 
 

@@ -116,7 +116,7 @@ async def test_a_process_sends_spans_lines_and_metrics_and_what_is_left_before_i
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         # A batch that is not taken in time is lost, by design: here it never is, however slow the machine.
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "300")
-        settings = {"plan": str(plan), "manual": True, "traces": True, "stop_s": 300.0}
+        settings = {"plan": str(plan), "manual": True, "otlp": True, "stop_s": 300.0}
         process = Aggregator(tmp_path, "traced", settings)
         await process.start()
         async with RawClient(await process.address(), NAME) as client:

@@ -8,6 +8,7 @@ released: the next one is then tested on what was really written.
 import asyncio
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -47,6 +48,7 @@ TABLES: Final = (
     ("plan_signatures",),
     ("round_claims", "receipts"),
     ("sequences", "client_windows"),
+    ("receipts_copy",),
 )
 
 
@@ -61,7 +63,7 @@ async def fill(store: Store, *, signed: bool = True) -> None:
     await folding.apply(folding.delta(5, W + 2, sequence=1), folding.delta(5, W + 2, sequence=1))
     await store.claim_clients(PLAN.id, W + 2, RoundMembers(b"r" * 32, ("client-1", "client-2")))
     await committed(store, W, b"the draw")
-    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=replace(MARK, copy="receipts copy.jsonl"), fence=FENCE)
     await reserved(store, W + 1, b"1" * 32)
     await store.database.write(_cumulative)
 

@@ -236,12 +236,13 @@ class KafkaLog:
     ) -> Self:
         """Creates or checks the plan's topic; waits for brokers that are not up yet.
 
-        ``marks`` are the stored positions of the folds, by partition: the topic must reach them. With ``absent`` no
-        topic is created: it is raised where there is none.
+        ``marks`` are the stored positions of the folds, by partition: the topic must reach them. With ``absent`` the
+        topic is looked at alone: none is created, it is raised where there is none, and the topic must hold what the
+        folds read next. (While others fold and erase, an older mark may lie before the topic's beginning.)
 
         Raises:
             ConfigError: The topic does not meet its requirements, or a setting is wrong.
-            LogGapError: It ends before a mark.
+            LogGapError: It ends before a mark, or begins after one.
             LogError: It is gone although entries of it were folded; or Kafka refuses this client.
         """
         topic, marks = entries_topic(settings, plan, partitions), marks or {}
@@ -250,13 +251,17 @@ class KafkaLog:
         gone = f"topic {topic.name} is missing, although {folded} of its messages were folded: restore it"
         prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else absent)
 
-        async def ask() -> dict[int, int]:
-            return await _ends(settings, topic, runtime)
+        async def ask() -> dict[int, tuple[int, int]]:
+            return await _bounds(settings, topic, runtime)
 
-        ends = await retry("kafka", ask, runtime=runtime, on_retry=observer.retried)
+        bounds = await retry("kafka", ask, runtime=runtime, on_retry=observer.retried)
         for partition, mark in sorted(marks.items()):
-            if ends.get(partition, 0) << INDEX_BITS < mark:
-                raise LogGapError(partition, mark, ends.get(partition, 0) << INDEX_BITS)
+            first, end = (offset << INDEX_BITS for offset in bounds.get(partition, (0, 0)))
+            if end < mark:
+                raise LogGapError(partition, mark, end)
+            if absent is not None and mark < first:
+                raise LogGapError(partition, mark, first)
+        ends = {partition: end for partition, (_, end) in bounds.items()}
         identity = TopicIdentity(topic.name, prepared.topic_id, ends, runtime)
         return cls(settings, topic, messages, runtime, observer, prepared.warnings, identity)
 
@@ -423,11 +428,12 @@ async def offset_reader(arguments: dict[str, Any], what: str, runtime: Runtime) 
         await end_client(consumer, runtime)
 
 
-async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
-    """By partition, the offset after its last message."""
+async def _bounds(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, tuple[int, int]]:
+    """By partition, the offset of its first message, and the one after its last message."""
+    every = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
     async with offset_reader(settings.client("ends"), "ends", runtime) as consumer:
-        found = await consumer.end_offsets([TopicPartition(topic.name, number) for number in range(topic.partitions)])
-        return {where.partition: end for where, end in found.items()}
+        firsts, ends = await consumer.beginning_offsets(every), await consumer.end_offsets(every)
+        return {where.partition: (firsts[where], end) for where, end in ends.items()}
 
 
 def _is_seal(data: bytes) -> bool:

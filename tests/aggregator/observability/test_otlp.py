@@ -269,7 +269,7 @@ async def test_exports_end_at_the_same_time_so_that_a_collector_that_hangs_delay
     ends = threading.Barrier(3, timeout=60.0)  # one after the other never reaches it
     exports = [metrics_to(Sent(ends)) for _ in range(3)]
     monkeypatch.setattr(health, "otlp_exports", lambda *_: exports)
-    config = config_of(tmp_path, CENTRAL, traces=True, stop_s=60.0)
+    config = config_of(tmp_path, CENTRAL, otlp=True, stop_s=60.0)
     async with AsyncExitStack() as stack:
         ProcessTelemetry(config, SystemRuntime(), Metrics()).collect(CENTRAL, stack)
     assert not ends.broken

@@ -193,7 +193,7 @@ async def test_a_collector_that_does_not_answer_keeps_no_service_from_serving_or
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-        config = config_of(tmp_path, CENTRAL, traces=True, stop_s=0.5)
+        config = config_of(tmp_path, CENTRAL, otlp=True, stop_s=0.5)
         async with asyncio.timeout(120), running(config, SetRuntime()) as service, RawClient(service.grpc) as client:
             answers = await client.submit(CENTRAL.id, [Contributor(CENTRAL, 3).delta()[1] for _ in range(5)])
             assert len(answers) == 5
@@ -201,6 +201,6 @@ async def test_a_collector_that_does_not_answer_keeps_no_service_from_serving_or
 
 async def test_without_opentelemetry_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"traces: needs the extra `server`: pip install 'hushsum\[server\]'"):
-        async with running(config_of(tmp_path, CENTRAL, traces=True), SetRuntime()):
+    with pytest.raises(ConfigError, match=r"otlp: needs the extra `server`: pip install 'hushsum\[server\]'"):
+        async with running(config_of(tmp_path, CENTRAL, otlp=True), SetRuntime()):
             pass

@@ -185,7 +185,7 @@ async def test_two_stores_that_both_released_are_found_by_the_line_that_differs(
     await history(tmp_path, runtime)
     put(tmp_path, 1, 1, 1)
     shutil.copy(tmp_path / "1.log.db", tmp_path / "log.db")
-    async with disk_site(tmp_path, PLAN_OF_FOUR, runtime, entropy=ReplayableEntropy(b"clone")) as clone:
+    async with disk_site(tmp_path, PLAN_OF_FOUR, runtime, entropy=ReplayableEntropy(b"clone"), copied=True) as clone:
         for _ in range(2):
             await clone.releaser.seal(early=True)
             await clone.releaser.release()

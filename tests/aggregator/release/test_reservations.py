@@ -330,7 +330,13 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         await site.send(0)
         await site.releaser.seal(early=True)
     database = sqlite3.connect(tmp_path / "store.db")
-    later = ("reservations", "leases", "plan_signatures", "round_claims", "receipts", "sequences", "client_windows")
+    later = (
+        "reservations",
+        "leases",
+        "plan_signatures",
+        "round_claims",
+        *("receipts", "sequences", "client_windows", "receipts_copy"),
+    )
     for table in later:
         database.execute(f"DROP TABLE {table}")
     for index in ("sequence_spends", "unpublished"):

@@ -193,7 +193,7 @@ async def test_receipts_that_lost_the_lines_of_another_plan_stop_releasing() -> 
     lost = MemoryReceipts()
     await lost.begin()
     problem, _ = await reconcile(plan.id, store, lost, fence=fences[1])
-    assert "receipts in memory: 1 of the 2 lines" in problem
+    assert "receipts in memory: it has 1 of the 2 lines" in problem
     await store.close()
 
 

@@ -34,7 +34,7 @@ from tests.aggregator.stores import (
 from tests.vectors.generate_store import FOLDER, SIGNED, TABLES
 
 ROOT = Path(__file__).resolve().parents[3]
-OLDER = [1, 2, 3]
+OLDER = [1, 2, 3, 4]
 SEES_A_LOCK = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = "
 
 
@@ -145,12 +145,13 @@ async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sam
     assert await sample.rows(version) == before
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 async def test_a_service_goes_on_from_it(sample: Sample, version: int) -> None:
     await sample.load(version)
     store = await postgres_store(sample.dsn, schema=sample.schema)
     assert await store.signed_plan(PLAN.id) == (None if version == 1 else SIGNED)
     assert await store.receipts_mark() == (ReceiptsMark(b"", 0, b"") if version < 3 else MARK)
+    assert await store.receipts_copy() == ("receipts copy.jsonl" if version >= 5 else None)
     assert await store.windows(PLAN.id) == {W: "released", W + 1: "sealed", W + 2: "open"}
     assert await store.acquire_lease(PLAN.id, "test", "", 10) is not None
     await store.database.write(lower_fence)
@@ -192,6 +193,16 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
     assert await sample.versions() == [1]
     await (await postgres_store(sample.dsn, schema=sample.schema)).close()
     assert await sample.versions() == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
+
+
+@pytest.mark.parametrize("version", [*OLDER, POSTGRES_SCHEMA_FORMAT])
+async def test_who_reads_alone_knows_whether_the_tables_are_of_this_version(sample: Sample, version: int) -> None:
+    await sample.load(version)
+    settings = PostgresSettings(sample.dsn, schema=sample.schema, migrates=False)
+    database = await PostgresDatabase.open(settings, SystemRuntime())
+    await database.close()
+    assert (database.has_tables, database.is_current) == (True, version == POSTGRES_SCHEMA_FORMAT)
+    assert await sample.versions() == [*range(1, version + 1)]
 
 
 async def test_tables_of_a_newer_version_are_refused_with_what_to_do(sample: Sample) -> None:
