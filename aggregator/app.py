@@ -180,7 +180,7 @@ class Service:
             addresses=self._addresses,
             loop=asyncio.get_running_loop(),
         )
-        page = ServicePage(self.config, self.catalog, server.tokens, self.runtime, operations)
+        page = ServicePage(self.config, self.catalog, server.tokens, self.runtime, operations, self.metrics)
         self.page, self.tokens = page.address, server.tokens
         page.start()
         self._supervisor.at_the_end("page", lambda: self.runtime.blocking(page.stop), self._stop_s)

@@ -131,6 +131,10 @@ def _addresses(value: str) -> str:
     return value
 
 
+def _text_or_off(value: object) -> object:
+    return value or None  # an empty variable of compose/ means off
+
+
 def _path(value: object) -> object:
     return Path(value) if isinstance(value, str) and value else value
 
@@ -149,7 +153,8 @@ class Config(pydantic.BaseModel):
     plan: _Path | None = None  # a shuffler without it asks upstream
     data: _Path | None = None  # optional with Kafka and PostgreSQL, where it only holds where this process listens
     receipts: _Path | None = None
-    receipts_copy: str | None = None  # where a second copy of the receipts goes: a file, or kafka://HOST:PORT,…/TOPIC
+    # Where a second copy of the receipts goes: a file, or kafka://HOST:PORT,…/TOPIC.
+    receipts_copy: Annotated[str | None, BeforeValidator(_text_or_off)] = None
     role: Literal["all", "gateway", "worker", "releaser", "shuffler"] = "all"
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
@@ -160,11 +165,7 @@ class Config(pydantic.BaseModel):
     metrics_client_ca: _Path | None = None
     health_listen: _AddressOrOff = ""
     page_listen: _AddressOrOff = ""
-    page_hosts: str = Field(
-        "",
-        description="Names that browsers reach the page by, separated by commas, beside the host of `page_listen`. "
-        "Requests to other names are refused.",
-    )
+    page_hosts: str = ""
     page_proxy_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = Field(
         None,
         description="Header in which a proxy names callers that it has signed on; they may read. It also sends "

@@ -113,8 +113,9 @@ class DataDir:
             for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 if file.exists():
                     close_to_others(file)
-        if self.receipts.exists():
-            close_to_others(self.receipts)
+        for file in (self.receipts, *self.path.glob("audit*.jsonl")):
+            if file.exists():
+                close_to_others(file)
 
 
 def _make_private(path: Path, *, changes: bool) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aggregator.api.admin import WINDOWS_SHOWN, Admin
 from aggregator.audit import BEGUN, DONE, FAILED, AuditEntry, AuditError, AuditLog
@@ -109,6 +109,8 @@ class ServiceOperations:
         self._writing = asyncio.Lock()
         self._history: tuple[tuple[int, Limits], tuple[SpendEntry, ...]] | None = None
         self._acting: set[asyncio.Task[None]] = set()
+        # One action on windows, and one on tokens, at a time: so that what was checked still holds.
+        self._on_windows, self._on_tokens = asyncio.Lock(), asyncio.Lock()
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's own
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -181,40 +183,43 @@ class ServiceOperations:
         page = await self._admin.windows(before, WINDOWS_SHOWN)
         status = await self._admin.status()
         states = await self._admin.unfinished()
+        book = WindowBook(states)
+        first = _First(book.next_to_seal(), book.next_outcome(), min(states, default=None))
         entries = [
-            await self._window(window, state, states, status.releasing_stopped) for window, state in page.windows
+            await self._window(window, state, states, first, status.releasing_stopped) for window, state in page.windows
         ]
         counts = Counter(state.value for state in states.values())
         return WindowList(entries, page.more, counts, status.releasing_stopped)
 
-    async def _window(self, window: int, state: str, states: Mapping[int, WindowState], stopped: str) -> WindowEntry:
+    async def _window(
+        self, window: int, state: str, states: Mapping[int, WindowState], first: "_First", stopped: str
+    ) -> WindowEntry:
         schedule, now_ms = self._plan.window, self._runtime.now_ms()
         start_ms, end_ms, due = schedule.start_ms(window), schedule.end_ms(window), due_ms(schedule, window)
         entry = WindowEntry(window, start_ms, end_ms, state, "", is_early=state == WindowState.OPEN and now_ms < due)
         if state in _OUTCOMES_OF_WINDOWS or window not in states:
             return entry
-        book = WindowBook(states)
-        is_next = window == (book.next_to_seal() if state in UNSEALED else book.next_outcome())
+        is_next = window == (first.to_seal if state in UNSEALED else first.to_release)
         action = "" if not is_next else "seal" if state in UNSEALED else "release"
-        return replace(entry, waits_for=await self._waits_for(window, state, book, stopped, now_ms), action=action)
+        return replace(entry, waits_for=await self._waits_for(window, state, first, stopped, now_ms), action=action)
 
-    async def _waits_for(self, window: int, state: str, book: WindowBook, stopped: str, now_ms: int) -> str:
+    async def _waits_for(self, window: int, state: str, first: "_First", stopped: str, now_ms: int) -> str:
         if state == WindowState.CLOSING:
             partitions = await self._admin.unsealed_partitions(window)
             listed = ", ".join(map(str, partitions))
             return f"the folds of the partitions {listed}" if partitions else "the releaser to note its seal"
         who = "an operator, because the setting manual is on" if self._config.manual else "the releaser"
         if state == WindowState.SEALED:
-            first = min(book.states)
-            return f"the outcome of window {first:,}" if first < window else stopped or who
-        return self._open_waits_for(window, book, who, now_ms)
+            oldest = first.without_outcome
+            is_later = oldest is not None and oldest < window
+            return f"the outcome of window {oldest:,}" if is_later else stopped or who
+        return self._open_waits_for(window, first.to_seal, who, now_ms)
 
-    def _open_waits_for(self, window: int, book: WindowBook, who: str, now_ms: int) -> str:
+    def _open_waits_for(self, window: int, first: int | None, who: str, now_ms: int) -> str:
         if now_ms < self._plan.window.end_ms(window):
             return "its end"
         if now_ms < due_ms(self._plan.window, window):
             return "late submissions"
-        first = book.next_to_seal()
         return f"window {first:,} to be sealed" if first is not None and first < window else who
 
     # --------------------------------------------------------------------------------------------------------- ledger
@@ -289,7 +294,7 @@ class ServiceOperations:
             raise ActionError("this service has no file of tokens")
         now_ms, table = self._runtime.now_ms(), self._tokens.table
         if action.what == ISSUE:
-            adding([self._issued(action)], now_ms)(table)
+            self._adding(self._issued(action), now_ms)(table)
             lasts = "does not expire" if action.days is None else f"is valid for {action.days:,} days"
             return f"A token for {action.name} with the scope {', '.join(action.scopes)}; it {lasts}. It is shown once."
         removing(action.id)(table)
@@ -308,6 +313,8 @@ class ServiceOperations:
         if window not in states:
             raise ActionError(f"window {window} has its outcome already, or was never open")
         book = WindowBook(states)
+        if action.what == SEAL and states[window] is WindowState.SEALED:
+            raise ActionError(f"window {window} is sealed already")
         if action.what == RELEASE:
             book.check_outcome(window)
             charged = ""
@@ -357,11 +364,13 @@ class ServiceOperations:
         except AuditError as error:
             raise ActionError(f"nothing was done: {error}") from error
         try:
-            done = await self._do(action)
+            async with self._on_windows if action.what in {SEAL, RELEASE} else self._on_tokens:
+                await self._check(action)  # again: another operator, or the releaser, may have been faster
+                done = await self._do(action)
         except HushsumError as error:
             text = str(error)
-            await self._end(self._log, replace(entry, outcome=FAILED, detail=text))
-            raise ActionError(text) from error
+            is_logged = await self._end(self._log, replace(entry, outcome=FAILED, detail=text))
+            raise ActionError(text if is_logged else f"{text}; the audit log could not be written") from error
         except Exception as error:
             # Its words may hold anything.
             await self._end(self._log, replace(entry, outcome=FAILED, detail=type(error).__name__))
@@ -402,7 +411,7 @@ class ServiceOperations:
             entry = None if self._tokens is None else self._tokens.table.get(action.id)
             is_told = entry is not None and (self._is_per_client or not _is_client(entry))
             return {"id": action.id, **({"name": entry.name} if entry is not None and is_told else {})}
-        is_told = self._is_per_client or set(action.scopes) != {Scope.SUBMIT.value}
+        is_told = self._is_per_client or Scope.SUBMIT.value not in action.scopes
         expires = "never" if action.days is None else f"{action.days} days"
         return {**({"name": action.name} if is_told else {}), "scopes": ", ".join(action.scopes), "expires": expires}
 
@@ -421,7 +430,7 @@ class ServiceOperations:
             await self._change(removing(action.id))
             return Done(f"token {action.id} is revoked")
         issued = self._issued(action)
-        await self._change(adding([issued], self._runtime.now_ms()))
+        await self._change(self._adding(issued, self._runtime.now_ms()))
         return Done(f"token {issued.entry.id} is issued", issued.text)
 
     def _issued(self, action: Action) -> IssuedToken:
@@ -429,6 +438,20 @@ class ServiceOperations:
         expires_ms = None if action.days is None else now_ms + action.days * _DAY_MS
         scopes = [Scope(each) for each in action.scopes]
         return issue(self._entropy, action.name, scopes, now_ms=now_ms, expires_ms=expires_ms)
+
+    def _adding(self, issued: IssuedToken, now_ms: int) -> Callable[[TokenTable], TokenTable]:
+        """A change that adds a token; where clients are not shown, its refusal names nobody: the log has its text."""
+        change = adding([issued], now_ms)
+
+        def added(table: TokenTable) -> TokenTable:
+            try:
+                return change(table)
+            except TokenTableError:
+                if self._is_per_client:
+                    raise
+            raise TokenTableError("this name already has a token: revoke it first")
+
+        return added
 
     async def _change(self, change: Callable[[TokenTable], TokenTable]) -> None:
         path = self._config.tokens
@@ -439,6 +462,20 @@ class ServiceOperations:
         except OSError as error:
             raise ActionError(f"the token file {path} cannot be changed: {error.strerror}") from error
         await self._tokens.look()
+
+
+class _First(NamedTuple):
+    """The windows that come first; None: there is none.
+
+    Attributes:
+        to_seal: The next to be sealed.
+        to_release: The next to be released.
+        without_outcome: The oldest without an outcome.
+    """
+
+    to_seal: int | None
+    to_release: int | None
+    without_outcome: int | None
 
 
 _NO_LOG: Final = "actions need the setting data: the audit log is a file in that directory"

@@ -5,6 +5,7 @@ catalog of the gRPC service, on the service's event loop: there is no second pat
 """
 
 import asyncio
+import math
 import ssl
 import stat
 from collections.abc import Callable, Coroutine
@@ -17,6 +18,7 @@ from aggregator.data_dir import ReloadedFiles, bytes_and_stat
 from aggregator.errors import ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
+from aggregator.observability.metrics import Metrics
 from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.runtime import Runtime
 from hushsum.entropy import OsEntropy
@@ -31,12 +33,15 @@ from hushsum_page.settings import PageSettings, ProxySignOn
 from hushsum_page.source import ID_DIGITS, RELEASED, REMOVED, WITHHELD, MissingReleaseError, OutcomeEntry, PlanEntry
 from hushsum_page.viewer import LOOPBACK_HOSTS
 from hushsum_page.workers import Workers
+from hushsum_proto.answers import ServiceReason
 from hushsum_proto.messages import ReleaseInfo
 
 T = TypeVar("T")
 
 _FRESH_S: Final = 1.0  # how late the page may hear of another process's publications
+_TELL_WRONG_S: Final = 60.0
 _SECRET_BYTES_MAX: Final = 4096
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  it is compared, nothing listens on it here
 _SECRET_LETTERS_MIN: Final = 16
 
 _journal = journal("page")
@@ -102,14 +107,26 @@ class TokenAccounts:
 
     asks_for = "a token of this service with the scope read or admin, as `hushsum admin tokens add` prints it"
 
-    def __init__(self, file: TokenFile, runtime: Runtime) -> None:
-        self._file, self._runtime = file, runtime
+    def __init__(self, file: TokenFile, runtime: Runtime, metrics: Metrics) -> None:
+        self._file, self._runtime, self._metrics = file, runtime, metrics
+        self._wrong, self._told_s = 0, -math.inf
 
     def holder_of(self, token: str) -> Holder | None:
+        """The holder of a token. Wrong ones are counted and never limited: nobody can guess 32 random bytes."""
         entry = self._file.table.find(token, self._runtime.now_ms())
         if entry is None or not entry.scopes & {Scope.READ, Scope.ADMIN}:
+            self._note_wrong(ServiceReason.UNAUTHENTICATED if entry is None else ServiceReason.FORBIDDEN)
             return None
+        _journal.info("signed in on the page", token=entry.id, admin=Scope.ADMIN in entry.scopes)
         return Holder(entry.name, Scope.READ in entry.scopes, Scope.ADMIN in entry.scopes, entry.id)
+
+    def _note_wrong(self, reason: ServiceReason) -> None:
+        """Counts a sign-in that was refused; the journal gets a line a minute, however many there are."""
+        self._metrics.refused(reason)
+        self._wrong += 1
+        if self._runtime.monotonic() - self._told_s >= _TELL_WRONG_S:
+            _journal.warning("sign-in on the page refused", times=self._wrong)
+            self._wrong, self._told_s = 0, self._runtime.monotonic()
 
     def is_good(self, holder: Holder) -> bool:
         entry = self._file.table.get(holder.proof)
@@ -139,6 +156,7 @@ class ServicePage:
         tokens: Who may sign in; None: only whom the proxy names.
         runtime: The service's clocks and tasks.
         operations: What its operators see and do.
+        metrics: Count the sign-ins that are refused.
 
     Attributes:
         address: Where it listens, ``host:port``.
@@ -154,12 +172,13 @@ class ServicePage:
         tokens: TokenFile | None,
         runtime: Runtime,
         operations: Operations,
+        metrics: Metrics,
     ) -> None:
         proxy, tls = proxy_of(config), tls_of(config, runtime.monotonic)
         listener = page_listener(config, runtime.monotonic)
         self.address = f"{config.page_listen.rpartition(':')[0]}:{listener.port}"
         source = ServiceSource(catalog, asyncio.get_running_loop(), runtime.monotonic)
-        accounts = NoAccounts() if tokens is None else TokenAccounts(tokens, runtime)
+        accounts = NoAccounts() if tokens is None else TokenAccounts(tokens, runtime, metrics)
         sessions = Sessions(accounts, OsEntropy(), runtime.monotonic)
         is_secure = tls is not None or proxy is not None
         settings = PageSettings(hosts_of(config), listener.port, is_secure=is_secure, proxy=proxy)
@@ -199,7 +218,8 @@ def hosts_of(config: Config) -> frozenset[str]:
     """The names that browsers may ask for: those of ``page_hosts``, the host of ``page_listen``, loopback's own."""
     host = host_and_port(config.page_listen)[0].lower()
     named = {each.strip().lower() for each in config.page_hosts.split(",") if each.strip()}
-    return frozenset(named | {host} | (LOOPBACK_HOSTS if is_loopback(host) else frozenset()))
+    own = frozenset() if host in _EVERY_ADDRESS else frozenset({host})
+    return own | named | (LOOPBACK_HOSTS if is_loopback(host) else frozenset())
 
 
 def proxy_of(config: Config) -> ProxySignOn | None:

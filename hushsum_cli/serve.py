@@ -20,7 +20,10 @@ class _Grouped(click.Command):
         self.headings: dict[str, tuple[str, ...]] = {
             "Plan and data": ("plan", "data", "receipts", "receipts_copy", "config_file"),
             "Role and backends": ("role", "processes", "log_kind", "store"),
-            "Network": ("listen", "health_listen", "metrics_listen", "metrics_client_ca", "page_listen", "insecure"),
+            "Network": (
+                *("listen", "health_listen", "metrics_listen", "metrics_client_ca", "page_listen", "page_hosts"),
+                "insecure",
+            ),
             "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
             "Authentication": ("authentication", "tokens"),
             "Limits per client": (
@@ -95,6 +98,11 @@ class _Grouped(click.Command):
 )
 @click.option("--health-listen", metavar=_HOST_PORT, help="Address of /livez and /readyz.  [default: disabled]")
 @click.option("--page", "page_listen", metavar=_HOST_PORT, help="Address of the web page.  [default: disabled]")
+@click.option(
+    "--page-hosts",
+    metavar="NAME,…",
+    help="Names that browsers reach the web page by, beside the host of --page; requests to others are refused.",
+)
 @click.option("--tls-cert", type=_FILE, help="Server certificate, with its chain (PEM).")
 @click.option("--tls-key", type=_FILE, help="Private key of --tls-cert (PEM, mode 600).")
 @click.option("--tls-client-ca", type=_FILE, help="CA certificates of client certificates (PEM).")

@@ -1,20 +1,21 @@
 """The page as an ASGI application: its addresses, who may see them, and what forms must send back."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hushsum.errors import HushsumError, PlanError, ReleaseError
+from hushsum.errors import HushsumError, MergeError, PlanError, RecordError, ReleaseError
 from hushsum_page.analyst_views import AnalystViews
 from hushsum_page.confirmations import Confirmations
 from hushsum_page.library import Library
@@ -22,17 +23,22 @@ from hushsum_page.middleware import Guard, OnError
 from hushsum_page.operations import Operations
 from hushsum_page.operator_views import OperatorViews
 from hushsum_page.questions import QuestionError
-from hushsum_page.sessions import Holder, Session, Sessions, SignInLimit, is_same
+from hushsum_page.sessions import Holder, Session, Sessions, is_masked, is_same
 from hushsum_page.settings import PROXY_HEADER, PageSettings
 from hushsum_page.site import ADMIN, READ, Endpoint, NavigationEntry, Site, View, may_see
 from hushsum_page.source import MissingReleaseError
 from hushsum_page.workers import BusyError
 
+#: Requests of one holder that are answered at the same time: a browser sends six. Others find a place beside them.
+REQUESTS_OF_ONE_MAX: Final = 8
 #: Bytes of a form.
 FORM_BYTES_MAX: Final = 16_384
 _QUERY_MAX: Final = 8192  # characters of an address's parameters
 _FIELDS_MAX: Final = 100
 _COMPRESSED_MIN: Final = 1024
+#: Whose contents are compressed already.
+_UNCOMPRESSED: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
+_UNAVAILABLE: Final = "The service cannot say it now. Load the page again in a moment."
 _NAVIGATION: Final = (
     NavigationEntry("/", "Plans", READ),
     NavigationEntry("/compare", "Compare", READ),
@@ -72,7 +78,7 @@ class Page:
         operations: Operations | None = None,
     ) -> None:
         self._sessions, self._settings = sessions, settings
-        self._limit = SignInLimit(clock)
+        self._answering: Counter[str] = Counter()
         self._by_address = signs_in_by_address
         self._site = Site(_NAVIGATION if operations is None else _NAVIGATION + _OPERATORS_NAVIGATION)
         self._views = AnalystViews(library, self._site).views()
@@ -91,9 +97,17 @@ class Page:
         ]
         app = Starlette(
             routes=routes,
-            middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED_MIN, compresslevel=5)],
+            middleware=[
+                Middleware(
+                    GZipMiddleware,
+                    minimum_size=_COMPRESSED_MIN,
+                    compresslevel=5,
+                    exclude_content_types=_UNCOMPRESSED,
+                )
+            ],
             exception_handlers={HTTPException: self._http_error},
         )
+        app.router.redirect_slashes = False  # its redirects name the scheme and the host that it believes in
         return Guard(app, self._settings.hosts, on_error)
 
     # ------------------------------------------------------------------------------------------------------- who may
@@ -106,14 +120,32 @@ class Page:
             if session is None:
                 return RedirectResponse("/sign-in", 303)
             request.state.session = session
+            request.state.form_value = self._sessions.masked(session.form_token)
             request.state.signs_out = self._cookie(request) != ""
             if not may_see(session.holder, view.scope):
                 return self._site.error(request, 403, f"Your token does not have the scope {view.scope}.")
+            if _is_embedded_elsewhere(request):
+                return self._site.error(request, 403, "The request was sent by another site.")
             if view.method == "POST":
                 request.state.fields = await self._check_form(request, session.form_token)
-            return await view.endpoint(request)
+                if self._session(request) is not session:  # it has ended while the form was on its way
+                    return RedirectResponse("/sign-in", 303)
+            return await self._in_turn(request, session.holder, view.endpoint)
 
         return self._guarded(answer)
+
+    async def _in_turn(self, request: Request, holder: Holder, endpoint: Endpoint) -> Response:
+        """The answer, unless as many requests of the same holder are being answered as one may have."""
+        whose = holder.proof or holder.name
+        if self._answering[whose] >= REQUESTS_OF_ONE_MAX:
+            raise BusyError
+        self._answering[whose] += 1
+        try:
+            return await endpoint(request)
+        finally:
+            self._answering[whose] -= 1
+            if not self._answering[whose]:
+                del self._answering[whose]
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         """An endpoint whose refusals become pages; addresses that are too long are refused first."""
@@ -125,10 +157,11 @@ class Page:
                 return await endpoint(request)
             except MissingReleaseError as error:
                 return self._site.error(request, 404, _sentence(error))
-            except (QuestionError, PlanError, ReleaseError, ValueError) as error:
+            except (QuestionError, PlanError, RecordError, MergeError, ReleaseError, ValueError) as error:
                 return self._site.error(request, 422, _sentence(error))
             except HushsumError as error:
-                return self._site.error(request, 503, _sentence(error))
+                # It may name files and addresses of the service.
+                return self._site.error(request, 503, _sentence(error) if _is_operators(request) else _UNAVAILABLE)
             except BusyError:
                 text = "More is asked for at once than is computed. Load the page again in a moment."
                 return self._site.error(request, 503, text, {"retry-after": "2"})
@@ -140,9 +173,9 @@ class Page:
         if (value := self._cookie(request)) and (session := self._sessions.find(value)) is not None:
             return session
         proxy = self._settings.proxy
-        if proxy is None or not is_same(request.headers.get(PROXY_HEADER, ""), proxy.secret):
+        if proxy is None or not is_same(_only(request, PROXY_HEADER), proxy.secret):
             return None
-        name = request.headers.get(proxy.header, "")
+        name = _only(request, proxy.header)
         return Session(Holder(name, may_read=True, may_administer=False), "", 0.0, 0.0) if name else None
 
     def _cookie(self, request: Request) -> str:
@@ -150,12 +183,13 @@ class Page:
 
     async def _check_form(self, request: Request, token: str) -> Mapping[str, str]:
         """The fields of a form that this page made: HTTPException if another site, or nobody, made it."""
-        origin = request.headers.get("origin", "")
-        is_own = urlsplit(origin).netloc == request.headers.get("host") if origin else True
-        if not is_own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
+        own = {f"https://{host}"} if self._settings.is_secure else {f"https://{host}", f"http://{host}"}
+        if (origin and origin not in own) or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise HTTPException(403, "The form was sent by another site.")
         fields = await _form(request)
-        if not is_same(fields.get("form_token", ""), token):
+        given = fields.get("form_token", "")
+        if not (is_same(given, token) or is_masked(given, token)):
             raise HTTPException(403, "The form has expired: load the page again, and send it once more.")
         return fields
 
@@ -170,38 +204,30 @@ class Page:
         token = request.query_params.get("token", "") if self._by_address else ""
         if token:
             holder = self._sessions.accounts.holder_of(token)
-            return self._refused(request, 403) if holder is None else self._begun(request, holder)
+            return self._refused(request) if holder is None else self._begun(request, holder)
         return self._form_page(request, "")
 
-    def _form_page(self, request: Request, wrong: str, status: int = 200, wait_s: float = 0.0) -> Response:
+    def _form_page(self, request: Request, wrong: str, status: int = 200) -> Response:
         """The form, with a token that stands in a cookie, too: no other site can send both."""
         form_token = self._sessions.secret()
         asks_for = self._sessions.accounts.asks_for
         page = self._site.page(
             request, "sign_in.html", status=status, wrong=wrong, form_token=form_token, asks_for=asks_for
         )
-        if wait_s > 0:
-            page.headers["retry-after"] = str(round(wait_s) + 1)
         self._set_cookie(page, self._settings.form_cookie, form_token)
         return page
 
-    def _refused(self, request: Request, status: int) -> Response:
-        return self._form_page(request, "This token is not valid, or may not read.", status)
+    def _refused(self, request: Request) -> Response:
+        return self._form_page(request, "This token is not valid, or may not read.", 403)
 
     async def sign_in(self, request: Request) -> Response:
         fields = await self._check_form(request, request.cookies.get(self._settings.form_cookie, ""))
-        address = request.client.host if request.client else ""
-        if (wait_s := self._limit.wait_s(address)) > 0:
-            text = f"Too many wrong tokens came from your address. Try again in {round(wait_s / 60) + 1} minutes."
-            return self._form_page(request, text, 429, wait_s)
         holder = self._sessions.accounts.holder_of(fields.get("token", "").strip())
-        if holder is None:
-            self._limit.note_wrong(address)
-            return self._refused(request, 403)
-        return self._begun(request, holder)
+        return self._refused(request) if holder is None else self._begun(request, holder)
 
     def _begun(self, request: Request, holder: Holder) -> Response:
         """A page that goes on by itself: a redirect would lack the new cookie where another site led here."""
+        self._sessions.end(self._cookie(request))  # of whoever was signed in before
         value = self._sessions.begin(holder)
         page = self._site.page(request, "signed_in.html", name=holder.name)
         self._set_cookie(page, self._settings.cookie, value)
@@ -219,6 +245,23 @@ class Page:
 
     def _set_cookie(self, response: Response, name: str, value: str) -> None:
         response.set_cookie(name, value, secure=self._settings.is_secure, httponly=True, samesite="strict", path="/")
+
+
+def _only(request: Request, header: str) -> str:
+    """The one value of a header; empty where it came twice: then nobody knows which one the proxy has set."""
+    values = request.headers.getlist(header)
+    return values[0] if len(values) == 1 else ""
+
+
+def _is_embedded_elsewhere(request: Request) -> bool:
+    """Whether a page of another origin asks, and not a person who followed a link of it."""
+    of_others = request.headers.get("sec-fetch-site", "") in {"cross-site", "same-site"}
+    return of_others and request.headers.get("sec-fetch-mode") != "navigate"
+
+
+def _is_operators(request: Request) -> bool:
+    session: Session | None = getattr(request.state, "session", None)
+    return session is not None and session.holder.may_administer
 
 
 def _sentence(error: Exception) -> str:

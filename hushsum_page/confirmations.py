@@ -8,8 +8,9 @@ from hushsum_page.operations import Action
 
 #: An action that is not confirmed so long after it was shown is forgotten.
 CONFIRM_S_MAX: Final = 600.0
-#: Beyond them the oldest is forgotten.
+#: Beyond them the oldest is forgotten; of one session earlier, so that nobody takes the place of others.
 WAITING_MAX: Final = 256
+WAITING_OF_ONE_MAX: Final = 32
 
 
 class _Waiting(NamedTuple):
@@ -33,6 +34,9 @@ class Confirmations:
     def ask(self, action: Action, session: str) -> str:
         """The id with which a session may confirm an action, once."""
         id = self._secret()
+        own = [each for each, waiting in self._waiting.items() if waiting.session == session]
+        for each in own[: max(0, len(own) + 1 - WAITING_OF_ONE_MAX)]:
+            del self._waiting[each]
         self._waiting[id] = _Waiting(action, session, self._clock() + CONFIRM_S_MAX)
         while len(self._waiting) > WAITING_MAX:
             self._waiting.popitem(last=False)

@@ -1,13 +1,13 @@
 """Releases of a source, loaded: a few of them at a time in memory, and what was computed of them."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hushsum.release_format import COUNTERS_MAX
 from hushsum.releases import Release, Series
 from hushsum_page.source import RELEASED, MissingReleaseError, OutcomeEntry, PlanEntry, Source
-from hushsum_page.workers import BoundedCache, Workers
+from hushsum_page.workers import BoundedCache, BusyError, Workers
 
 T = TypeVar("T")
 
@@ -15,6 +15,9 @@ T = TypeVar("T")
 KEPT_COUNTERS: Final = 2**25
 #: Bytes of the figures that stay in memory.
 KEPT_BYTES: Final = 2**25
+#: Bytes of the files that are on their way to browsers; one file may be larger than that alone.
+SENT_BYTES_MAX: Final = 2**28
+_SENT_PIECE: Final = 2**16
 #: Counters of a series; of a plan with more the newest windows are shown.
 SERIES_COUNTERS: Final = 2**24
 SERIES_WINDOWS: Final = 400
@@ -41,6 +44,8 @@ class Library:
         self._counters_max = counters_max
         self._releases: BoundedCache[Release] = BoundedCache(KEPT_COUNTERS, lambda each: each.counters.size)
         self._computed: BoundedCache[Any] = BoundedCache(KEPT_BYTES, lambda each: getattr(each, "size", 10_000))
+        self._making: dict[Hashable, asyncio.Task[Any]] = {}
+        self._sent_bytes = 0
         self._loading = asyncio.Lock()  # one at a time: memory of a release that is not in the cache yet is not counted
 
     async def plan(self, id: str) -> PlanEntry:
@@ -69,6 +74,25 @@ class Library:
     async def data(self, found: Found) -> bytes:
         """The bytes of a release; MissingReleaseError: it is not there any more."""
         return await self.source.data(found.entry.plan, found.outcome)
+
+    async def sent(self, found: Found) -> AsyncGenerator[bytes, None]:
+        """The bytes of a release in pieces, for a browser that may be slow; the first one is empty.
+
+        Raises:
+            MissingReleaseError: It is not there any more.
+            BusyError: Others are on their way, and there is no memory for one more.
+        """
+        size = found.outcome.size_bytes
+        if self._sent_bytes and self._sent_bytes + size > SENT_BYTES_MAX:
+            raise BusyError
+        self._sent_bytes += size
+        try:
+            data = await self.data(found)
+            yield b""
+            for at in range(0, len(data), _SENT_PIECE):
+                yield data[at : at + _SENT_PIECE]
+        finally:
+            self._sent_bytes -= size
 
     async def load(self, found: Found) -> Release:
         """A release.
@@ -102,11 +126,17 @@ class Library:
         return Series(releases), len(shown) - len(newest)
 
     async def computed(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
-        """What a function makes of releases, computed once and kept for as long as there is room."""
+        """What a function makes of releases, computed once and kept for as long as there is room.
+
+        Who asks for the same while it is computed waits for it.
+        """
         kept: T | None = self._computed.get(key)
         if kept is not None:
             return kept
-        made: T = self._computed.put(key, await self.workers.run(work, *arguments))
+        if key not in self._making:
+            making = self._making[key] = asyncio.create_task(self.workers.run(work, *arguments))
+            making.add_done_callback(lambda _: self._making.pop(key))
+        made: T = self._computed.put(key, await asyncio.shield(self._making[key]))
         return made
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,7 +22,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-_NO_STORE: Final = "no-store"
+NO_STORE: Final = "no-store"
 
 OnError = Callable[[Exception], None]
 
@@ -71,6 +72,8 @@ class Guard:
             return
         try:
             await self._app(scope, receive, send_safely)
+        except ClientDisconnect:
+            pass  # in the middle of a form: nobody waits for an answer
         except Exception as error:  # noqa: BLE001  whatever it is: the caller learns nothing of it
             self._on_error(error)
             if not has_begun:
@@ -82,5 +85,5 @@ def _add_headers(message: MutableMapping[str, Any]) -> None:  # Any: as ASGI has
     present = {name.lower() for name, _ in message.get("headers", ())}
     added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
     if b"cache-control" not in present:
-        added.append((b"cache-control", _NO_STORE.encode()))
+        added.append((b"cache-control", NO_STORE.encode()))
     message["headers"] = [*message.get("headers", ()), *added]

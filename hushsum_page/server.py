@@ -4,14 +4,19 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Beyond them the oldest is ended: a request that is answered takes a fraction of a second.
+from hushsum_page.middleware import HEADERS, NO_STORE
+
+#: Beyond them one is ended, the oldest of the address that has most: a request takes a fraction of a second.
 CONNECTIONS_MAX: Final = 64
 #: No connection lasts longer, whatever it does: one that sends slowly holds a place no longer than that.
 CONNECTION_S_MAX: Final = 60.0
@@ -23,9 +28,10 @@ _HEAD_BYTES_MAX: Final = 16_384
 
 
 class BoundedListener(socket.socket):
-    """A listening socket that ends its oldest connections when there are too many, and all that last long.
+    """A listening socket that ends connections when there are too many, and all that last long.
 
-    They are counted from the moment at which they are accepted, before TLS, so that none is outside of the bound.
+    They are counted from the moment at which they are accepted, before TLS, so that none is outside of the bound. Of
+    too many, the oldest one of the address with the most connections is ended: who opens many ends its own.
 
     Raises:
         OSError: The address cannot be used.
@@ -35,7 +41,8 @@ class BoundedListener(socket.socket):
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__(family, socket.SOCK_STREAM)
         self._clock = clock
-        self._open: dict[socket.socket, float] = {}  # the time at which each began; the oldest first
+        # When each began, and from where; the oldest first.
+        self._open: dict[socket.socket, tuple[float, str]] = {}
         try:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind((host, port))
@@ -52,9 +59,9 @@ class BoundedListener(socket.socket):
         return number
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; the oldest ones are ended where there are too many."""
+        """The next connection; others are ended where there are too many."""
         connection, peer = super().accept()
-        self._open[connection] = self._clock()
+        self._open[connection] = self._clock(), str(peer[0])
         self.end_old()
         return connection, peer
 
@@ -63,12 +70,17 @@ class BoundedListener(socket.socket):
         began_min = self._clock() - CONNECTION_S_MAX
         for each in [each for each in self._open if each.fileno() < 0]:
             del self._open[each]
-        surplus = len(self._open) - CONNECTIONS_MAX
-        old = [each for at, (each, began) in enumerate(self._open.items()) if at < surplus or began < began_min]
-        for each in old:
-            del self._open[each]
-            with suppress(OSError):  # it has ended
-                each.shutdown(socket.SHUT_RDWR)
+        for each in [each for each, (began, _) in self._open.items() if began < began_min]:
+            self._end(each)
+        while len(self._open) > CONNECTIONS_MAX:
+            addresses = Counter(address for _, address in self._open.values())
+            most = max(addresses.values())
+            self._end(next(each for each, (_, address) in self._open.items() if addresses[address] == most))
+
+    def _end(self, connection: socket.socket) -> None:
+        del self._open[connection]
+        with suppress(OSError):  # it has ended
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -78,6 +90,21 @@ class _Loop(asyncio.SelectorEventLoop):
         if settings.get("ssl") is not None:
             settings["ssl_handshake_timeout"] = _HANDSHAKE_S_MAX
         return await super().create_server(*arguments, **settings)
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1, whose answers to what is no HTTP have the headers of all others."""
+
+    def send_400_response(self, msg: str) -> None:
+        headers = [
+            *HEADERS.items(),
+            ("cache-control", NO_STORE),
+            ("content-type", "text/plain"),
+            ("connection", "close"),
+        ]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=msg.encode()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class PageServer:
@@ -115,7 +142,7 @@ class PageServer:
     async def _serve(self) -> None:
         config = uvicorn.Config(
             self._app,
-            http="h11",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,7 +1,7 @@
-"""Who is signed in: sessions in memory, the limit on wrong sign-ins, and the tokens of forms."""
+"""Who is signed in: sessions in memory, and the tokens of forms."""
 
 import hmac
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +16,8 @@ SESSION_S_MAX: Final = 8 * 3600.0
 IDLE_S_MAX: Final = 30 * 60.0
 #: Beyond them the one that was idle for longest is ended.
 SESSIONS_MAX: Final = 1000
-#: Wrong sign-ins of one address within :data:`WRONG_S`; then none is looked at until the oldest is older.
-WRONG_MAX: Final = 10
-WRONG_S: Final = 600.0
-_ADDRESSES_MAX: Final = 4096
+#: And so many of one token, so that nobody ends the sessions of others by signing in.
+SESSIONS_OF_ONE_MAX: Final = 16
 _SECRET_BYTES: Final = 32
 
 
@@ -63,7 +61,7 @@ class Session:
 
     Attributes:
         holder: Who.
-        form_token: What every form of this session sends back.
+        form_token: What every form of this session sends back, masked.
         began_s: When it began.
         used_s: When its last request was.
     """
@@ -104,11 +102,23 @@ class Sessions:
 
     def secret(self) -> str:
         """A new value that nobody can guess."""
-        return urlsafe_b64encode(self._entropy.read(_SECRET_BYTES)).rstrip(b"=").decode()
+        return _text_of(self._entropy.read(_SECRET_BYTES))
+
+    def masked(self, token: str) -> str:
+        """A form token as it stands in a page: other letters in each.
+
+        Pages are compressed, and show what an address says: the length of a page would tell whether its address has a
+        part of a secret that is the same in all of them (BREACH).
+        """
+        mask = self._entropy.read(_SECRET_BYTES)
+        return _text_of(mask) + _text_of(_xor(mask, _bytes_of(token)))
 
     def begin(self, holder: Holder) -> str:
         """Begins a session; the value of its cookie."""
         now_s, value = self._clock(), self.secret()
+        own = [key for key, session in self._sessions.items() if session.holder.proof == holder.proof]
+        for key in own[: max(0, len(own) + 1 - SESSIONS_OF_ONE_MAX)]:
+            del self._sessions[key]
         self._sessions[_digest(value)] = Session(holder, self.secret(), now_s, now_s)
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
@@ -139,32 +149,33 @@ def is_same(one: str, other: str) -> bool:
     return bool(one) and hmac.compare_digest(one.encode(), other.encode())
 
 
+def is_masked(value: str, token: str) -> bool:
+    """Whether a value is what :meth:`Sessions.masked` makes of a form token; an empty token has none."""
+    mask, rest = _bytes_of(value[:_TEXT_LETTERS]), _bytes_of(value[_TEXT_LETTERS:])
+    return len(mask) == len(rest) == _SECRET_BYTES and is_same(_text_of(_xor(mask, rest)), token)
+
+
 def _digest(value: str) -> bytes:
     return sha256(value.encode()).digest()
 
 
-class SignInLimit:
-    """Counts the wrong sign-ins of each address."""
+def _text_of(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()
 
-    def wait_s(self, address: str) -> float:
-        """How long an address must wait until it may try again; 0: not at all."""
-        times = self._recent(address)
-        return 0.0 if len(times) < WRONG_MAX else times[0] + WRONG_S - self._clock()
+def _bytes_of(text: str) -> bytes:
+    """The bytes of a text of :func:`_text_of`; none of another one."""
+    try:
+        return urlsafe_b64decode(f"{text}=" if text else "")
+    except ValueError:
+        return b""
 
-    def note_wrong(self, address: str) -> None:
-        """Counts one more."""
-        self._wrong[address] = [*self._recent(address), self._clock()][-WRONG_MAX:]
-        self._wrong.move_to_end(address)
-        while len(self._wrong) > _ADDRESSES_MAX:
-            self._wrong.popitem(last=False)
 
-    def _recent(self, address: str) -> list[float]:
-        since_s = self._clock() - WRONG_S
-        return [each for each in self._wrong.get(address, ()) if each > since_s]
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=False))
+
+
+_TEXT_LETTERS: Final = len(_text_of(bytes(_SECRET_BYTES)))
 
 
 class OneTimeToken:
@@ -175,7 +186,7 @@ class OneTimeToken:
     """
 
     def __init__(self, entropy: Entropy) -> None:
-        self.text = urlsafe_b64encode(entropy.read(_SECRET_BYTES)).rstrip(b"=").decode()
+        self.text = _text_of(entropy.read(_SECRET_BYTES))
         self._is_used = False
 
     asks_for = "the token of the address that `hushsum view` printed; it opens one session"

@@ -1,7 +1,7 @@
 """Pages of the site: templates, who may see them, and the small words that all of them share."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from hushsum_page.sessions import Session
 
@@ -33,7 +33,6 @@ _ERRORS: Final[Mapping[int, str]] = {
     409: "Nothing was done",
     413: "Too large",
     422: "This cannot be shown",
-    429: "Too many attempts",
     503: "Busy",
 }
 
@@ -70,7 +69,6 @@ class Site:
 
     Args:
         navigation: The links at the top.
-        form_token: The token that a form of a request's session sends back; empty without a session.
     """
 
     def __init__(self, navigation: tuple[NavigationEntry, ...]) -> None:
@@ -100,6 +98,7 @@ class Site:
             "session": session,
             "navigation": entries,
             "here": request.url.path,
+            "form_value": getattr(request.state, "form_value", ""),
             "signs_out": bool(getattr(request.state, "signs_out", False)),
         }
         return self._templates.get_template(template).render(**about, **shown)
@@ -115,8 +114,12 @@ class Site:
 
     def file(self, data: bytes, kind: str, name: str) -> Response:
         """A file to be saved, never shown; ``name`` has letters, digits, dots and dashes alone."""
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(data, media_type=kind, headers=headers)
+        return Response(data, media_type=kind, headers=_to_be_saved(name))
+
+    def sent(self, pieces: AsyncIterator[bytes], size: int, name: str) -> Response:
+        """The same of a large file, in pieces."""
+        headers = {**_to_be_saved(name), "content-length": str(size)}
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     # --------------------------------------------------------------------------------------------------------- static
 
@@ -141,6 +144,10 @@ class Site:
             return self.missing(request)
         headers = {"cache-control": "public, max-age=31536000, immutable"}
         return Response(found[0], headers={**headers, "content-type": found[1]})
+
+
+def _to_be_saved(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
 
 
 def utc(at_ms: int) -> str:

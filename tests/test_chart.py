@@ -153,8 +153,7 @@ def of_compose(role: str) -> dict[str, object]:
     services = {name: each for name, each in project["services"].items() if re.fullmatch(rf"{role}(-\d)?", name)}
     service = dict(next(iter(services.values())))
     found: dict[str, object] = {"processes": len(services)}
-    command = service.pop("command")
-    found["command"] = [*command[:2], *command[4:]]
+    found["command"] = options_of(service.pop("command"))
     for name, value in service.pop("environment").items():
         found[f"variable {name}"] = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value)
     mounts = [volume.split(":") for volume in service.pop("volumes")]
@@ -191,6 +190,15 @@ def of_compose(role: str) -> dict[str, object]:
     return found
 
 
+def options_of(command: list[str]) -> dict[str, str]:
+    """The options of a role, of a variable its default; one without a value is off."""
+    assert command[:2] == ["hushsum", "serve"]
+    given = dict(zip(command[2::2], command[3::2], strict=True))
+    assert given.pop("--config").startswith("/etc/hushsum/")
+    values = {name: re.sub(r"^\$\{\w+:?-(.*)\}$", r"\1", value) for name, value in given.items()}
+    return {name: value for name, value in values.items() if value}
+
+
 def of_chart(role: str) -> dict[str, object]:
     """What the chart sets by default, by the same names."""
     spec = of_kind(by_default(), "Deployment")[role]["spec"]
@@ -203,7 +211,7 @@ def of_chart(role: str) -> dict[str, object]:
     (policy,) = (each for name, each in of_kind(by_default(), "NetworkPolicy").items() if name == role)
     found: dict[str, object] = {
         "processes": spec["replicas"] if scaler is None else scaler["spec"]["minReplicas"],
-        "command": [*container["args"][:2], *container["args"][4:]],
+        "command": options_of(container["args"]),
         "read-only mounts": {each["mountPath"] for each in container["volumeMounts"] if each.get("readOnly")},
         "is reached by devices": bool(policy["spec"]["ingress"]),
         "readiness": (ports[probe["httpGet"]["port"]], probe["httpGet"]["path"]),
@@ -248,6 +256,67 @@ def test_the_chart_differs_from_compose_in_what_is_declared_and_nothing_else() -
     undeclared = {name: text for name, text in differences.items() if name not in DECLARED}
     assert not undeclared, "\n".join(f"{name}: {text}" for name, text in undeclared.items())
     assert DECLARED.keys() <= differences.keys(), f"no difference any more: {DECLARED.keys() - differences.keys()}"
+
+
+PAGE: Final[dict[str, Any]] = {
+    "page": {"enabled": True, "hosts": "stats.example.org", "service": {"annotations": {"a.example/b": "c"}}},
+    "networkPolicy": {"page": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+}
+#: Where the page of the chart differs from that of compose/page.yml, and why.
+DECLARED_OF_THE_PAGE: Final[Mapping[str, str]] = {
+    "--page-hosts": "browsers reach the page of compose/ on this machine, and that of the chart under a name",
+    "--data": "the audit log needs a directory of one process; in the cluster there are two releasers",
+    "--receipts-copy": "a variable in compose/, and a setting of every role in the chart",
+}
+
+
+def test_the_page_is_turned_on_as_in_compose() -> None:
+    override = yaml.safe_load((COMPOSE / "page.yml").read_text(encoding="utf-8"))
+    assert override["services"].keys() == {"releaser"}
+    there = options_of(override["services"]["releaser"]["command"])
+    here = options_of(
+        of_kind(rendered(PAGE), "Deployment")["releaser"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+    differences = {name for name in there.keys() | here.keys() if there.get(name) != here.get(name)}
+    assert differences <= DECLARED_OF_THE_PAGE.keys()
+    assert {"--page-hosts", "--data"} <= differences
+    assert here["--page"] == there["--page"] == "0.0.0.0:7446"
+    assert override["services"]["releaser"]["ports"] == ["127.0.0.1:${PAGE_PORT-7446}:7446"]
+
+
+def test_the_page_is_off_unless_it_is_turned_on_and_on_the_releasers_alone() -> None:
+    assert "page" not in of_kind(by_default(), "Service")
+    assert "7446" not in yaml.safe_dump_all(by_default())
+    objects = rendered(PAGE)
+    for each in objects:
+        kubernetes_validate.validate(each, KUBERNETES[-1].rpartition(".")[0], strict=True)
+    ports = {
+        role: [port["name"] for port in each["spec"]["template"]["spec"]["containers"][0]["ports"]]
+        for role, each in of_kind(objects, "Deployment").items()
+    }
+    assert {role for role, names in ports.items() if "page" in names} == {"releaser"}
+    service = of_kind(objects, "Service")["page"]["spec"]
+    assert service["sessionAffinity"] == "ClientIP", "a session is in the memory of one releaser"
+    labels = of_kind(objects, "Deployment")["releaser"]["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    policies = of_kind(objects, "NetworkPolicy")
+    reached = {role: [port["port"] for rule in policies[role]["spec"]["ingress"] for port in rule["ports"]]
+               for role in ROLES}  # fmt: skip
+    assert reached == {"gateway": ["grpc"], "worker": [], "releaser": ["page"]}
+    nobody = of_kind(rendered({"page": PAGE["page"]}), "NetworkPolicy")["releaser"]["spec"]["ingress"]
+    assert nobody == [], "networkPolicy.page names who may reach it"
+
+
+def test_the_service_takes_the_options_of_the_page(tmp_path: Path) -> None:
+    objects, file = rendered(merged(PAGE, {"receiptsCopy": "kafka:///copy"})), tmp_path / "hushsum.toml"
+    file.write_text(of_kind(objects, "ConfigMap")[""]["data"]["hushsum.toml"], encoding="utf-8")
+    for role, deployment in of_kind(objects, "Deployment").items():
+        given = options_of(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+        page = {"page_listen": given.get("--page"), "page_hosts": given.get("--page-hosts")}
+        config = Config.load(file, {"role": role, **page}, {DSN_VARIABLE: DSN})
+        assert config.receipts_copy == "kafka:///copy"
+        assert bool(config.page_listen) is (role == "releaser")
+    assert "receipts_copy" not in settings_of(by_default())
 
 
 def test_secure_sums_need_two_settings_and_a_file_as_in_compose() -> None:
@@ -333,6 +402,11 @@ def test_other_settings_start_new_pods() -> None:
         ({"settings": {"tls_key": "/tmp/key"}}, "settings.tls_key: the chart sets it"),
         ({"settings": {"postgres_dsn": "postgresql://a:b@c/d"}}, "settings.postgres_dsn: the chart sets it"),
         ({"image": {"digest": "latest"}}, "digest"),
+        ({"page": {"enabled": True}}, "hosts"),
+        ({"page": {"enabled": True, "hosts": "a\nb"}}, "hosts"),
+        ({"receiptsCopy": "/tmp/receipts.jsonl"}, "receiptsCopy"),
+        ({"settings": {"page_listen": "0.0.0.0:1"}}, "settings.page_listen: the chart sets it"),
+        ({"settings": {"receipts_copy": "kafka:///copy"}}, "settings.receipts_copy: the chart sets it"),
         ({"gatway": {}}, "gatway"),
         ({"worker": {"replica": 3}}, "replica"),
     ),
@@ -361,3 +435,5 @@ def test_the_page_names_objects_and_values_that_there_are() -> None:
     assert scaled["spec"]["scaleTargetRef"]["name"] in deployments
     (values,) = re.findall(r"```yaml\n(# values\.yaml\n.*?)```", page, re.DOTALL)
     assert rendered(yaml.safe_load(values))
+    for more in blocks:
+        assert "kind" in more or rendered(more), "parts of such a file"

@@ -1,6 +1,7 @@
 """The audit log: lines that were cut short or damaged, a file that is full, and texts of any kind."""
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,18 @@ def test_what_is_not_all_on_disk_is_an_error(log: AuditLog, monkeypatch: pytest.
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(AuditError, match=r"audit.jsonl cannot be written: Input/output error"):
         log.append(entry("a"))
+
+
+def test_a_line_that_a_full_disk_cuts_short_is_an_error_and_takes_no_other_with_it(log: AuditLog) -> None:
+    """The limit of a process on the size of files cuts a write short, as a full disk does."""
+    log.append(entry("a"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 30, hard))
+    try:
+        with pytest.raises(AuditError, match="cannot be written"):
+            log.append(entry("b", "begun"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.append(entry("c"))
+    assert [each.action for each in log.newest()] == ["c", "a"]
+    assert log.path.read_bytes().count(b"\n") == 3

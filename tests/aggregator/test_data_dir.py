@@ -51,7 +51,7 @@ def test_a_folder_that_was_open_to_others_is_closed_and_the_journal_says_so(tmp_
     write_journal("info", "json", said)
     data = tmp_path / "data"
     data.mkdir(mode=0o755)
-    for name in ("lock", "store.db", "store.db-wal", "log.db", "receipts.jsonl"):
+    for name in ("lock", "store.db", "store.db-wal", "log.db", "receipts.jsonl", "audit.jsonl", "audit-1.jsonl"):
         (data / name).touch()
     assert mode(data / "log.db") == 0o644
 

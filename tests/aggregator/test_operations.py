@@ -6,8 +6,10 @@ import json
 import re
 import ssl
 import stat
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -17,7 +19,8 @@ from aggregator.auth.tokens import IssuedToken, read_table
 from aggregator.config import Config
 from aggregator.model import Scope
 from hushsum.plan import Plan
-from hushsum_page.confirmations import CONFIRM_S_MAX, WAITING_MAX, Confirmations
+from hushsum_page.confirmations import CONFIRM_S_MAX, WAITING_MAX, WAITING_OF_ONE_MAX, Confirmations
+from hushsum_page.middleware import HEADERS
 from hushsum_page.operations import REVOKE, SEAL, Action
 from tests.aggregator.test_page import PLAN, page_config, signed_in, token_of, tokens_file, visiting
 from tests.authorities import Certified
@@ -157,9 +160,13 @@ def test_what_waits_for_its_confirmation_is_bounded_in_number_and_time() -> None
     late = waiting.ask(seal, "s")
     now_s[0] = CONFIRM_S_MAX + 1
     assert waiting.take(late, "s") is None
-    ids = [waiting.ask(Action(SEAL, number), "s") for number in range(WAITING_MAX + 10)]
-    assert waiting.take(ids[9], "s") is None
-    assert waiting.take(ids[10], "s") == Action(SEAL, 10)
+    ids = [waiting.ask(Action(SEAL, number), f"s{number}") for number in range(WAITING_MAX + 10)]
+    assert waiting.take(ids[9], "s9") is None
+    assert waiting.take(ids[10], "s10") == Action(SEAL, 10)
+    own = [waiting.ask(Action(SEAL, number), "s") for number in range(2 * WAITING_OF_ONE_MAX)]
+    assert waiting.take(own[WAITING_OF_ONE_MAX - 1], "s") is None
+    assert waiting.take(own[WAITING_OF_ONE_MAX], "s") is not None
+    assert waiting.take(ids[WAITING_OF_ONE_MAX + 20], f"s{WAITING_OF_ONE_MAX + 20}") is not None, "others keep theirs"
 
 
 async def test_a_token_that_is_revoked_acts_no_more(
@@ -176,6 +183,108 @@ async def test_a_token_that_is_revoked_acts_no_more(
         assert (await client.get("/audit")).headers["location"] == "/sign-in"
         assert await service.store.windows(PLAN.id) == {WINDOW: "open"}
         assert [each["what"] for each in audit_of(tmp_path)] == [REVOKE, REVOKE]
+
+
+async def test_a_token_that_is_revoked_while_its_form_is_on_its_way_acts_no_more(
+    tmp_path: Path, config: Config, admin: IssuedToken
+) -> None:
+    """A browser may send a form for as long as a connection lasts."""
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        fields = form_of((await client.get(CONFIRMED["seal"])).text)
+
+        async def slow() -> AsyncIterator[bytes]:
+            data = urlencode(fields).encode()
+            yield data[:10]
+            await asyncio.sleep(0.05)
+            tokens_file(tmp_path, token_of(Scope.READ, name="other"))
+            assert service.tokens is not None
+            await service.tokens.look()
+            yield data[10:]
+
+        found = await client.post("/act", content=slow())
+        assert found.headers["location"] == "/sign-in"
+        assert await service.store.windows(PLAN.id) == {WINDOW: "open"}
+        assert audit_of(tmp_path) == []
+
+
+async def test_a_token_that_expires_acts_no_more(tmp_path: Path) -> None:
+    runtime, short = SetRuntime(), token_of(Scope.ADMIN, name="Ann", expires_ms=NOW_MS + 60_000)
+    async with service_of(page_config(tmp_path, short), runtime) as service, visiting(service) as client:
+        await signed_in(client, short)
+        fields = form_of((await client.get(CONFIRMED["seal"])).text)
+        runtime.set_ms += 60_000
+        assert (await client.post("/act", data=fields)).headers["location"] == "/sign-in"
+        assert await service.store.windows(PLAN.id) == {WINDOW: "open"}
+        assert audit_of(tmp_path) == []
+
+
+async def test_every_status_has_the_headers_of_safety_and_is_kept_nowhere(config: Config, admin: IssuedToken) -> None:
+    async with service_of(config) as service, visiting(service) as client:
+        stranger = await client.get("/service")
+        await signed_in(client, admin)
+        fields = form_of((await client.get(CONFIRMED["issue"])).text)
+        answers = [
+            stranger,
+            await client.post("/act", data=fields),
+            await client.post("/act", data=fields),
+            await client.post("/act", data={"id": "x"}),
+            await client.get("/act"),
+            await client.get("/nowhere"),
+            await client.get("/service", headers={"host": "evil.example"}),
+            await client.get("/confirm?action=drop"),
+            await client.post("/act", data={"x": "a" * 20_000}),
+            await client.get(f"/windows?before={'1' * 9000}"),
+        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_operations(service), "ledger", None)
+            answers.append(await client.get("/ledger"))
+        assert [each.status_code for each in answers] == [303, 200, 409, 403, 405, 404, 421, 422, 413, 400, 500]
+        for each in answers:
+            for name, value in HEADERS.items():
+                assert each.headers.get_list(name) == [value], (each.status_code, name)
+            assert each.headers["cache-control"] == "no-store"
+            assert "hushsum_" not in each.text or each.status_code == 200
+            assert "Traceback" not in each.text
+
+
+async def test_a_token_file_that_others_hold_holds_up_no_window(
+    tmp_path: Path, config: Config, admin: IssuedToken
+) -> None:
+    import fcntl
+
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        issue, seal = [form_of((await client.get(CONFIRMED[each])).text) for each in ("issue", "seal")]
+        with (tmp_path / "tokens.jsonl.lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            waiting = asyncio.create_task(client.post("/act", data=issue))
+            while not audit_of(tmp_path):  # noqa: ASYNC110  a file has no event
+                await asyncio.sleep(0.01)
+            assert (await client.post("/act", data=seal)).status_code == 200
+            assert not waiting.done()
+        assert (await waiting).status_code == 200
+        assert [each["outcome"] for each in audit_of(tmp_path)] == ["begun", "begun", "done", "done"]
+
+
+async def test_wrong_sign_ins_are_counted_and_the_journal_gets_one_line(
+    config: Config, admin: IssuedToken, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = token_of(Scope.SUBMIT, name="till-7")
+    async with service_of(config) as service, visiting(service) as client:
+        for _ in range(12):
+            assert await signed_in(client, device) == 403
+        assert await signed_in(client, admin) == 200
+        rows = re.findall(
+            r'scope="row">([a-z_]+)</th><td class="number">(\d+)</td>', (await client.get("/service")).text
+        )
+        assert rows == [("unauthenticated", "12")]
+    captured = capsys.readouterr()
+    told = captured.out + captured.err
+    assert told.count("sign-in on the page refused") == 1
+    assert f"token={admin.entry.id}" in told
+    assert device.text not in told
+    assert admin.text not in told
 
 
 # ---------------------------------------------------------------------------------------------------------- actions
@@ -249,6 +358,47 @@ async def test_a_token_is_issued_shown_once_and_good_and_revoked_again(
         assert (await done(client, f"/confirm?action=revoke&id={entry.id}")).status_code == 200
         assert (await other.get("/tokens")).headers["location"] == "/sign-in"
         assert "shown once" not in (await client.get("/audit")).text
+
+
+@pytest.mark.parametrize("by", ["page", "gRPC"])
+async def test_of_two_operators_who_do_the_same_the_log_says_whose_action_it_was(
+    tmp_path: Path, config: Config, admin: IssuedToken, by: str
+) -> None:
+    """The second one is told that it was done already, and the log does not say that this one has done it."""
+    ben = token_of(Scope.ADMIN, name="Ben")
+    tokens_file(tmp_path, admin, ben)
+    async with (
+        service_of(config) as service,
+        RawClient(service.grpc) as device,
+        visiting(service) as client,
+        visiting(service) as other,
+    ):
+        await signed_in(client, admin)
+        await signed_in(other, ben)
+        asked = (CONFIRMED["seal"], f"/confirm?action=release&window={WINDOW}")
+        expected = (f"Window {WINDOW} is sealed already.", f"Window {WINDOW} has its outcome already")
+        grpc = (device.seal, device.release)
+        for address, text, call in zip(asked, expected, grpc, strict=True):
+            first, second = [form_of((await each.get(address)).text) for each in (client, other)]
+            if by == "gRPC":
+                await call()
+            else:
+                assert (await client.post("/act", data=first)).status_code == 200
+            found = await other.post("/act", data=second)
+            assert found.status_code == 422
+            assert alert_of(found.text).startswith(text)
+        ended = [(each["who"], each["outcome"]) for each in audit_of(tmp_path) if each["outcome"] != "begun"]
+        assert ended == ([("Ann", "done")] * (by == "page") + [("Ben", "failed")]) * 2
+        assert len(await service.catalog.releases(None)) == 1
+
+
+async def test_two_operators_at_the_same_moment_do_it_once(tmp_path: Path, config: Config, admin: IssuedToken) -> None:
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        forms = [form_of((await client.get(CONFIRMED["seal"])).text) for _ in range(4)]
+        answers = await asyncio.gather(*(client.post("/act", data=each) for each in forms))
+        assert sorted(each.status_code for each in answers) == [200, 422, 422, 422]
+        assert sorted(each["outcome"] for each in audit_of(tmp_path)) == ["begun"] * 4 + ["done"] + ["failed"] * 3
 
 
 IMPOSSIBLE: tuple[tuple[str, str], ...] = (
@@ -350,8 +500,12 @@ async def test_a_token_that_was_issued_is_shown_though_the_log_could_not_hold_it
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(AuditLog, "append", append)
             found = await done(client, CONFIRMED["issue"])
+            late = form_of((await client.get("/confirm?action=issue&name=Ben&scope=read")).text)
+            assert (await done(client, "/confirm?action=issue&name=Ben&scope=read")).status_code == 200
+            again = await client.post("/act", data=late)
         assert "hushsum_" in found.text
         assert "the audit log could not be written" in found.text
+        assert alert_of(again.text).endswith("; the audit log could not be written.")
         assert "not known" in (await client.get("/audit")).text
 
 
@@ -458,6 +612,53 @@ async def test_in_secure_and_local_plans_nothing_is_shown_by_client(
         assert [each["outcome"] for each in audit_of(tmp_path)] == ["begun", "done", "begun", "done"]
 
 
+@pytest.mark.parametrize("scopes", ["scope=submit", "scope=submit&scope=read", "scope=read"])
+async def test_in_a_secure_plan_no_refusal_and_no_line_of_the_log_names_a_device(
+    tmp_path: Path, admin: IssuedToken, scopes: str
+) -> None:
+    """A name that is taken may be a device's."""
+    device = token_of(Scope.SUBMIT, name="alices-phone")
+    path = tokens_file(tmp_path, admin, device)
+    config = config_of(tmp_path, secure_plan(), page_listen="127.0.0.1:0", tokens=str(path))
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        taken = await client.get(f"/confirm?action=issue&name=alices-phone&{scopes}")
+        assert taken.status_code == 422
+        assert alert_of(taken.text) == "This name already has a token: revoke it first."
+        forms = [
+            form_of((await client.get(f"/confirm?action=issue&name=bobs-phone&{each}")).text)
+            for each in ("scope=submit", scopes)
+        ]
+        assert [(await client.post("/act", data=each)).status_code for each in forms] == [200, 422]
+        log = (tmp_path / "data" / "audit.jsonl").read_text()
+        assert "alices-phone" not in log
+        assert log.count("phone") == (2 if scopes == "scope=read" else 0), "what the operator calls an analyst"
+        assert "already has a token: revoke it first" in log
+
+
+async def test_what_is_not_released_changes_nothing_that_a_reader_sees(
+    tmp_path: Path, config: Config, admin: IssuedToken, reader: IssuedToken
+) -> None:
+    """Records, clients, refusals, lags and sizes of a window without an outcome."""
+    plan = f"/plans/{PLAN.hex_id[:16]}"
+    async with service_of(config) as service, RawClient(service.grpc) as device, visiting(service) as client:
+        await signed_in(client, reader)
+
+        async def seen() -> list[tuple[int, list[str], str]]:
+            answers = [await client.get(each) for each in ("/", plan, f"{plan}/time", "/compare", *VIEWS, "/nowhere")]
+            return [
+                (each.status_code, sorted(each.headers), re.sub(r'(?<=form_token" value=")[^"]+', "", each.text))
+                for each in answers
+            ]
+
+        before = await seen()
+        for number in range(5):
+            contributor = Contributor(PLAN, 7 + number)
+            await device.submit_one(PLAN.id, contributor.delta(30)[1])
+            await device.submit_one(PLAN.id, contributor.delta(1, window=WINDOW + 50)[1])
+        assert await seen() == before
+
+
 async def test_where_reports_lose_their_arrival_times_the_service_view_shows_whole_minutes(
     tmp_path: Path, admin: IssuedToken
 ) -> None:
@@ -531,6 +732,26 @@ async def test_windows_come_in_pages_and_say_what_they_wait_for(tmp_path: Path, 
         page = (await client.get(older)).text
         assert f"window {WINDOW + 2:,} to be sealed" in page
         assert ">Seal…<" in page
+
+
+async def test_the_view_of_windows_reads_their_states_once(tmp_path: Path, config: Config, admin: IssuedToken) -> None:
+    """They are as many as wait while releasing has stopped, and devices wait for the same event loop."""
+    from aggregator.windows import WindowBook
+
+    calls: list[int] = []
+    whole = WindowBook.next_to_seal
+
+    def counted(book: WindowBook) -> int | None:
+        calls.append(1)
+        return whole(book)
+
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        await service.store.open_windows(PLAN.id, WINDOW, WINDOW + 149)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WindowBook, "next_to_seal", counted)
+            assert (await client.get("/windows")).text.count('<tr><th scope="row">') == 100
+        assert calls == [1]
 
 
 async def test_a_service_without_a_data_directory_shows_all_and_does_nothing(

@@ -15,10 +15,13 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from hushsum.entropy import OsEntropy
+from hushsum_page.files import FilesSource
+from hushsum_page.middleware import HEADERS
 from hushsum_page.server import CONNECTION_S_MAX, CONNECTIONS_MAX, BoundedListener, PageServer
 from hushsum_page.viewer import Viewer, opening_page
 from tests.authorities import Certified
-from tests.hushsum_page.page_releases import MAKERS, Clock, saved
+from tests.hushsum_page.page_releases import MAKERS, Browser, Clock, address_of, central, points, saved
+from tests.plans import small_plan
 
 REQUESTS = 10_000
 
@@ -46,8 +49,8 @@ def server(listener: BoundedListener) -> Iterator[PageServer]:
     made.stop()
 
 
-def connected(listener: BoundedListener) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", listener.port), timeout=20)
+def connected(listener: BoundedListener, source: str = "") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", listener.port), timeout=20, source_address=(source, 0))
 
 
 def asked(listener: BoundedListener) -> bytes:
@@ -68,6 +71,20 @@ def test_slow_connections_keep_nobody_out(server: PageServer, listener: BoundedL
         each.close()
 
 
+def test_many_connections_of_one_address_end_no_connection_of_another(
+    server: PageServer, listener: BoundedListener
+) -> None:
+    with connected(listener, "127.0.0.2") as other:
+        other.sendall(b"GET / HT")  # a request that takes long
+        many = [connected(listener) for _ in range(2 * CONNECTIONS_MAX)]
+        assert asked(listener).endswith(b"hello")
+        assert many[0].recv(1) == b""
+        other.sendall(b"TP/1.1\r\nHost: x\r\n\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.1 200 ")
+    for each in many:
+        each.close()
+
+
 def test_a_connection_that_lasts_too_long_is_ended(server: PageServer, listener: BoundedListener, clock: Clock) -> None:
     with connected(listener) as slow:
         slow.sendall(b"GET / HT")
@@ -79,7 +96,10 @@ def test_a_connection_that_lasts_too_long_is_ended(server: PageServer, listener:
 def test_a_head_that_is_too_long_is_refused(server: PageServer, listener: BoundedListener) -> None:
     with connected(listener) as connection:
         connection.sendall(b"GET /" + b"a" * 50_000)
-        assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+        answer = connection.makefile("rb").read()
+    head = answer.partition(b"\r\n\r\n")[0].decode().lower().split("\r\n")
+    assert head[0].startswith("http/1.1 400 ")
+    assert {f"{name}: {value}".lower() for name, value in HEADERS.items()} | {"cache-control: no-store"} <= set(head)
 
 
 def test_what_has_ended_is_forgotten(server: PageServer, listener: BoundedListener) -> None:
@@ -152,6 +172,28 @@ def test_a_file_is_viewed_over_http(viewer: Viewer) -> None:
     assert b"today.hush" in visitor.get("/")[1]
     assert visitor.get("//evil.example/")[0]["Content-Security-Policy"].startswith("default-src 'self'")
     visitor.connection.close()
+
+
+def test_a_browser_that_leaves_a_download_gives_its_memory_back(tmp_path: Path, clock: Clock) -> None:
+    plan = small_plan(sketch={"rows": 64, "buckets": 65_536})
+    source = FilesSource(saved(tmp_path, {"large": central(plan, points())}))
+    browser = Browser(source).sign_in()
+    address, cookies = address_of(browser, "large.hush"), dict(browser.client.cookies)
+    listener = BoundedListener("127.0.0.1", 0, clock)
+    server = PageServer(listener, browser.page.app(browser.errors.append), None)
+    server.start()
+    cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    request = f"GET {address}/release.hush HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n\r\n"
+    for _ in range(3):
+        with connected(listener) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(request.encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+            assert browser.library._sent_bytes > 0
+    while browser.library._sent_bytes:
+        time.sleep(0.01)
+    server.stop()
+    assert not browser.errors
 
 
 def test_the_page_that_opens_a_browser_leads_to_the_address(viewer: Viewer) -> None:

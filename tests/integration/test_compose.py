@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from aggregator.config import DSN_VARIABLE, Config
+from aggregator.page import hosts_of
 from compose.demo import Demo
 from compose.engine import DemoError, State
 from compose.environment import Sizes, read, resolved
@@ -18,7 +20,7 @@ from hushsum_simulator.deployment.settings import DeploymentSettings
 from tests.integration.containers import ROOT, TOOLS, answers, demo
 
 COMPOSE = ROOT / "compose"
-FILES = ("docker-compose.yml", "stand-ins.yml")
+FILES = ("docker-compose.yml", "stand-ins.yml", "page.yml")
 MODES = ("central", "local", "secure")
 ROLES = ("gateway", "worker", "releaser")
 SERVICE = ("gateway-1", "gateway-2", "worker-1", "worker-2", "releaser")
@@ -57,6 +59,68 @@ def test_the_service_takes_its_settings(mode: str, role: str) -> None:
     assert config.metrics_client_ca is not None
     assert config.health_listen.endswith(":7445")
     assert (config.client_directory is not None) is (mode == "secure")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("copy", ["", "kafka:///receipts-copy"])
+def test_the_releaser_takes_its_options_with_the_page_and_without(mode: str, copy: str) -> None:
+    dsn = re.search(r"HUSHSUM_POSTGRES_DSN: &dsn (\S+)", text_of("docker-compose.yml"))
+    assert dsn is not None
+    plain, with_page = (
+        yaml.safe_load(text_of(name))["services"]["releaser"]["command"] for name in ("docker-compose.yml", "page.yml")
+    )
+    assert with_page[: len(plain)] == plain
+    for command in (plain, with_page):
+        given = dict(zip(command[2::2], command[3::2], strict=True))
+        assert given.pop("--config") == "/etc/hushsum/${MODE:-central}.toml"
+        assert given["--receipts-copy"] == "${RECEIPTS_COPY:-}"
+        settings = {
+            {"--page": "page_listen"}.get(key, key[2:].replace("-", "_")): value for key, value in given.items()
+        }
+        settings["receipts_copy"] = copy
+        config = Config.load(COMPOSE / "config" / f"{mode}.toml", settings, {DSN_VARIABLE: dsn[1]})
+        assert config.receipts_copy == (copy or None)
+        assert config.role == "releaser"
+        assert bool(config.page_listen) is (command is with_page)
+        if config.page_listen:
+            assert hosts_of(config) >= {"localhost", "127.0.0.1"}
+        assert (config.data is not None) is (command is with_page), "the audit log"
+
+
+def test_the_page_is_reached_from_this_machine_alone_and_its_audit_log_is_kept() -> None:
+    override = yaml.safe_load(text_of("page.yml"))
+    releaser = override["services"]["releaser"]
+    assert releaser["ports"] == ["127.0.0.1:${PAGE_PORT-7446}:7446"]
+    assert releaser["networks"] == ["inside", "watch"], "no device is in either"
+    (mount,) = releaser["volumes"]
+    volume, _, folder = mount.partition(":")
+    assert override["volumes"].keys() == {volume}
+    assert releaser["command"][-2:] == ["--data", folder]
+    made = re.search(r"--owner 10001 --group 10001 --mode 700 ([^\\\n]+)", text_of("Dockerfile"))
+    assert made is not None
+    assert folder in made[1].split(), "else the volume is root's"
+
+
+@pytest.mark.skipif(not answers(TOOLS["1.29"]), reason="docker-compose is not there")
+def test_the_page_is_added_to_the_releaser_and_changes_nothing_else() -> None:
+    """Starts docker-compose twice, which takes seconds."""
+    plain, merged = services_of("docker-compose.yml"), services_of("docker-compose.yml", "page.yml")
+    assert {name for name in merged if merged[name] != plain[name]} == {"releaser"}
+    changed = {key for key in merged["releaser"] if merged["releaser"][key] != plain["releaser"].get(key)}
+    assert changed == {"command", "ports", "networks", "volumes"}
+    assert set(plain["releaser"]["volumes"]) < set(merged["releaser"]["volumes"]), "no mount is lost"
+
+
+def services_of(*files: str) -> dict[str, Any]:
+    """The services of these files together, as the older Compose reads them."""
+    named = [word for name in files for word in ("--file", str(COMPOSE / name))]
+    read = subprocess.run([TOOLS["1.29"], *named, "config"], capture_output=True, text=True, check=False)
+    assert read.returncode == 0, read.stderr
+    services: dict[str, Any] = yaml.safe_load(read.stdout)["services"]
+    for service in services.values():  # in one order, and with one word for nothing
+        service["volumes"] = sorted(service.get("volumes", ()))
+        service["networks"] = sorted(service.get("networks", ()))
+    return services
 
 
 def test_modes_differ_in_what_secure_sums_need_alone() -> None:

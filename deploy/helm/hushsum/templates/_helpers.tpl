@@ -37,14 +37,25 @@ app.kubernetes.io/component: {{ .role }}
     "metrics_client_ca" "/secrets/metrics-ca.pem"
     "health_listen" "0.0.0.0:7445"
 -}}
+{{- with .Values.receiptsCopy }}{{ $_ := set $own "receipts_copy" . }}{{ end -}}
 {{- range $name, $value := .Values.settings -}}
-{{- if or (hasKey $own $name) (has $name (list "role" "postgres_dsn")) -}}
+{{- if or (hasKey $own $name) (has $name (list "role" "postgres_dsn" "receipts_copy" "page_listen" "page_hosts")) -}}
 {{- fail (printf "settings.%s: the chart sets it" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $value := merge $own .Values.settings }}
 {{ $name }} = {{ toJson $value }}
 {{- end }}
+{{- end }}
+
+{{- /* What a role has beside the settings of all: {root, role}. */ -}}
+{{- define "hushsum.args" -}}
+{{- $args := list "hushsum" "serve" "--config" "/etc/hushsum/hushsum.toml" "--role" .role -}}
+{{- if eq .role "releaser" -}}
+{{- with .root.Values.page }}{{ if .enabled }}
+{{- $args = concat $args (list "--page" "0.0.0.0:7446" "--page-hosts" .hosts) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- toJson $args -}}
 {{- end }}
 
 {{- /* One role: {root, role, values, replicas}. */ -}}
@@ -109,7 +120,7 @@ spec:
         - name: {{ .role }}
           image: {{ include "hushsum.image" $root | quote }}
           imagePullPolicy: {{ $values.image.pullPolicy }}
-          args: [hushsum, serve, --config, /etc/hushsum/hushsum.toml, --role, {{ .role }}]
+          args: {{ include "hushsum.args" . }}
           env:
             - name: HUSHSUM_POSTGRES_DSN
               valueFrom:
@@ -120,6 +131,9 @@ spec:
             - {name: grpc, containerPort: 7443}
             - {name: metrics, containerPort: 7444}
             - {name: health, containerPort: 7445}
+            {{- if and (eq .role "releaser") $values.page.enabled }}
+            - {name: page, containerPort: 7446}
+            {{- end }}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
