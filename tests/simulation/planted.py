@@ -128,10 +128,9 @@ class _Uncompared(CopiedReceipts):
 
     async def begin(self) -> ReceiptsMark:
         mark = await self._first.begin()
-        await self._mirror()
-        return mark
+        return replace(mark, copy=await self._mirror())
 
-    async def _mirror(self) -> None:
+    async def _mirror(self) -> str:
         first, copy = await self._first.catch_up(), await self._copy.catch_up()
         there = {each.line for each in copy.kept}
         for each in first.kept:
@@ -140,6 +139,7 @@ class _Uncompared(CopiedReceipts):
                     await self._copy.append(each)
                 except ReceiptsError:
                     continue  # the copy has another line in its place
+        return copy.where
 
 
 def _uncompared() -> Planted:
