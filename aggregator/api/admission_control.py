@@ -414,16 +414,20 @@ async def next_message(context: Context) -> Any:  # a message, of each method's 
 
 
 async def one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
-    """The one message of a call, or :class:`Malformed`.
+    """The one message of a call, or :class:`Malformed`; neither of its two reads is cancelled with the call.
 
     Raises:
         MalformedMessageError: None arrived, or more than one.
     """
-    message = await next_message(context)
+    return await asyncio.shield(_one_message(call, context))
+
+
+async def _one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
+    message = await context.read()
     if message is grpc.aio.EOF:
         raise MalformedMessageError("no message received, expected one")
     call.received_bytes = _size_of(message)
-    if not isinstance(message, Malformed) and (second := await next_message(context)) is not grpc.aio.EOF:
+    if not isinstance(message, Malformed) and (second := await context.read()) is not grpc.aio.EOF:
         call.received_bytes += _size_of(second)
         raise MalformedMessageError("more than one message received, expected one")
     return message

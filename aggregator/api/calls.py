@@ -212,7 +212,8 @@ class Call(CancellableCall):
         self._guard = guard
         self._authenticator = authenticator
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        self._peer = Peer(context.peer() or "", metadata, _certificate(context))
+        certificate = _certificate(context) if authenticator.reads_certificates else b""
+        self._peer = Peer(context.peer() or "", metadata, certificate)
         self._admitted: tuple[str, tuple[Scope, ...]] | None = None
 
     def admit(self, *scopes: Scope) -> str:
