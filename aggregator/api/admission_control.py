@@ -13,7 +13,7 @@ call is refused: no message that is on its way is given up for one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -105,6 +105,27 @@ class CancellableCall:
                 finally:
                     self._task = None
                 yield reply
+        finally:
+            await self.close()
+
+    async def write_each(self, replies: AsyncIterator[Any], write: Callable[[Any], Awaitable[None]]) -> None:
+        """Writes the replies; as :meth:`each`, without a generator for each open stream."""
+        self._replies = replies
+        try:
+            while True:
+                self.check()
+                task = self._task = asyncio.current_task()
+                try:
+                    reply = await anext(replies)
+                except StopAsyncIteration:
+                    return
+                except asyncio.CancelledError:
+                    self._raise_ended(task)
+                    raise
+                finally:
+                    self._task = None
+                await write(reply)
+                del reply  # an idle session would keep its last one
         finally:
             await self.close()
 

@@ -355,10 +355,9 @@ class Methods:
     ) -> None:
         """Adds a method with a stream of requests and one of replies."""
 
-        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
+        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> None:
             async with self._open(context) as call:
-                async for reply in call.each(method(call, messages)):
-                    yield reply
+                await call.write_each(method(call, messages), context.write)
 
         self._add(name, grpc.stream_stream_rpc_method_handler, handle, reader(request, bytes_max, payload))
 
