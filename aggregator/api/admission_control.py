@@ -110,11 +110,11 @@ class CancellableCall:
 
     async def write_each(self, replies: AsyncIterator[Any], write: Callable[[Any], Awaitable[None]]) -> None:
         """Writes the replies; as :meth:`each`, without a generator for each open stream."""
-        self._replies = replies
+        self._replies, task = replies, asyncio.current_task()
         try:
             while True:
                 self.check()
-                task = self._task = asyncio.current_task()
+                self._task = task
                 try:
                     reply = await anext(replies)
                 except StopAsyncIteration:
