@@ -41,7 +41,12 @@ async def test_work_that_never_begins_is_closed() -> None:
 
 async def test_a_call_in_a_thread_that_is_cancelled_before_it_begins_never_runs() -> None:
     runtime, go, ran = SystemRuntime(threads=1), threading.Event(), list[str]()
-    first = asyncio.create_task(runtime.blocking(lambda: (go.wait(60), ran.append("first"))))
+
+    def wait() -> None:
+        assert go.wait(60)
+        ran.append("first")
+
+    first = asyncio.create_task(runtime.blocking(wait))
     second = asyncio.create_task(runtime.blocking(ran.append, "second"))
     await asyncio.sleep(0)
     second.cancel()
