@@ -21,18 +21,14 @@ _FILE_BYTES_MAX: Final = 2**20
 CONNECTION_S_MAX: Final = 3600.0
 _LAST_CALLS_S: Final = 600.0  # how long calls may go on after that: a round of a secure sum takes as long
 
-#: How long a new certificate may stay unnoticed, in seconds.
-LOOK_S: Final = 1.0
-
 _journal = journal("tls")
 
 
 class RenewingTls:
     """The newest files that can be used. gRPC asks for them at each new connection, from threads of its own.
 
-    It looks at the files once in :data:`LOOK_S` seconds: each look lets other threads have the interpreter, and waits
-    for it again, while a connection is made. Open connections keep the certificates that they began with. Clients are
-    asked for a certificate of ``client_ca``; None: for none.
+    Open connections keep the certificates that they began with. Clients are asked for a certificate of ``client_ca``;
+    None: for none.
 
     Raises:
         ConfigError: A file cannot be read, others may read the key, or the files do not hold what they should.
@@ -42,15 +38,10 @@ class RenewingTls:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
         paths = [certificate, key] if client_ca is None else [certificate, key, client_ca]
         self._files = ReloadedFiles(paths, self._read, _log_failure, clock)
-        self._clock, self._looked_s = clock, clock()
         self.first = self._files.value
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        """What changed since the last look; None where nothing did, or the new files cannot be used."""
-        now_s = self._clock()
-        if now_s - self._looked_s < LOOK_S:
-            return None
-        self._looked_s = now_s
+        """What changed since the last call; None where nothing did, or the new files cannot be used."""
         if not self._files.refresh():
             return None
         _journal.info("TLS certificate reloaded", tls_cert=str(self._certificate))

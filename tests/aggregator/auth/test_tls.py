@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
-from itertools import count
 from pathlib import Path
 
 import grpc
@@ -11,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from aggregator.auth import tls
-from aggregator.auth.tls import LOOK_S, RenewingTls, connection_options, server_credentials
+from aggregator.auth.tls import RenewingTls, connection_options, server_credentials
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -29,8 +27,7 @@ def site(tmp_path: Path) -> Certified:
 
 
 def renewing_of(site: Certified) -> RenewingTls:
-    """A look at each call: the clock has moved on by then."""
-    return RenewingTls(site.certificate, site.key, site.ca, partial(next, count(step=LOOK_S)))
+    return RenewingTls(site.certificate, site.key, site.ca, lambda: 0.0)
 
 
 def test_without_a_certificate_there_is_plaintext() -> None:
@@ -41,15 +38,6 @@ def test_files_that_did_not_change_are_not_read_again(site: Certified) -> None:
     renewing = renewing_of(site)
 
     assert [renewing() for _ in range(3)] == [None, None, None]
-
-
-def test_files_are_looked_at_once_a_second_however_many_connections_come(site: Certified) -> None:
-    times = iter([0.0, 0.0, 0.0, LOOK_S / 2, LOOK_S, LOOK_S])
-    renewing = RenewingTls(site.certificate, site.key, site.ca, partial(next, times))
-    site.serve()
-
-    assert [renewing(), renewing()] == [None, None]
-    assert renewing() is not None
 
 
 def test_a_new_certificate_is_shown_once_and_the_journal_says_so(site: Certified) -> None:
@@ -133,7 +121,6 @@ async def for_ever(ask: Callable[[], Awaitable[object]]) -> None:
 async def test_a_connection_of_an_authority_that_was_replaced_ends(
     site: Certified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "LOOK_S", 0.0)  # the service's clock stands still here
     monkeypatch.setattr(tls, "CONNECTION_S_MAX", 0.2)
     monkeypatch.setattr(tls, "_LAST_CALLS_S", 0.2)
     settings = {**site.settings, "authentication": "certificate", "tls_client_ca": str(site.ca)}
