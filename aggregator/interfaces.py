@@ -242,7 +242,13 @@ class Tracer(Protocol):
 
 
 class Authenticator(Protocol):
-    """Identifies callers and checks their scopes."""
+    """Identifies callers and checks their scopes.
+
+    Attributes:
+        reads_certificates: Whether it looks at a peer's certificate; else calls do not ask the transport for it.
+    """
+
+    reads_certificates: bool
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
         """The name of a caller with any of these scopes: its client id, or a name to count calls under, perhaps empty.

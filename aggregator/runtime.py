@@ -322,9 +322,34 @@ class SystemRuntime:
         return asyncio.create_task(work, name=name)
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+
+        # The executor's own future is not awaited: that would take each result through two futures and their locks.
+        def run() -> None:
+            if result.cancelled():
+                return
+            try:
+                value = function(*arguments)
+            except BaseException as error:  # noqa: BLE001  any error is raised where the result is awaited
+                loop.call_soon_threadsafe(_fail, result, error)
+            else:
+                loop.call_soon_threadsafe(_settle, result, value)
+
+        self._threads.submit(run)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+            return await result
         except OSError as error:
             if error.errno in NO_MORE_FILES:
                 raise OpenFilesError(f"too many open files: {error.strerror}") from error
             raise
+
+
+def _settle(result: "asyncio.Future[T]", value: T) -> None:
+    if not result.done():  # else its caller was cancelled
+        result.set_result(value)
+
+
+def _fail(result: "asyncio.Future[T]", error: BaseException) -> None:
+    if not result.done():
+        result.set_exception(error)

@@ -205,6 +205,13 @@ class SqliteFile:
         """Runs ``work`` in one transaction that reads one moment, the last one committed."""
         return await self._runtime.blocking(self._transaction, "BEGIN", work)
 
+    async def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs ``work``, which makes one statement alone, and reads or writes; SQLite makes it a transaction.
+
+        For each statement the thread gives the interpreter up and waits for it: BEGIN and COMMIT would be two more.
+        """
+        return await self._runtime.blocking(self._statement, work)
+
     async def check_pages(self) -> None:
         """Checks the structure of every page, for some seconds at most; logs a warning if they are too few.
 
@@ -253,6 +260,13 @@ class SqliteFile:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
                     raise
+            except sqlite3.Error as error:
+                raise self._kind.translated(error) from error
+
+    def _statement(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._guard:
+            try:
+                return work(self._connection)
             except sqlite3.Error as error:
                 raise self._kind.translated(error) from error
 

@@ -13,7 +13,7 @@ call is refused: no message that is on its way is given up for one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -105,6 +105,27 @@ class CancellableCall:
                 finally:
                     self._task = None
                 yield reply
+        finally:
+            await self.close()
+
+    async def write_each(self, replies: AsyncIterator[Any], write: Callable[[Any], Awaitable[None]]) -> None:
+        """Writes the replies; as :meth:`each`, without a generator for each open stream."""
+        self._replies, task = replies, asyncio.current_task()
+        try:
+            while True:
+                self.check()
+                self._task = task
+                try:
+                    reply = await anext(replies)
+                except StopAsyncIteration:
+                    return
+                except asyncio.CancelledError:
+                    self._raise_ended(task)
+                    raise
+                finally:
+                    self._task = None
+                await write(reply)
+                del reply  # an idle session would keep its last one
         finally:
             await self.close()
 
@@ -414,16 +435,20 @@ async def next_message(context: Context) -> Any:  # a message, of each method's 
 
 
 async def one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
-    """The one message of a call, or :class:`Malformed`.
+    """The one message of a call, or :class:`Malformed`; neither of its two reads is cancelled with the call.
 
     Raises:
         MalformedMessageError: None arrived, or more than one.
     """
-    message = await next_message(context)
+    return await asyncio.shield(_one_message(call, context))
+
+
+async def _one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
+    message = await context.read()
     if message is grpc.aio.EOF:
         raise MalformedMessageError("no message received, expected one")
     call.received_bytes = _size_of(message)
-    if not isinstance(message, Malformed) and (second := await next_message(context)) is not grpc.aio.EOF:
+    if not isinstance(message, Malformed) and (second := await context.read()) is not grpc.aio.EOF:
         call.received_bytes += _size_of(second)
         raise MalformedMessageError("more than one message received, expected one")
     return message

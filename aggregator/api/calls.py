@@ -212,7 +212,8 @@ class Call(CancellableCall):
         self._guard = guard
         self._authenticator = authenticator
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        self._peer = Peer(context.peer() or "", metadata, _certificate(context))
+        certificate = _certificate(context) if authenticator.reads_certificates else b""
+        self._peer = Peer(context.peer() or "", metadata, certificate)
         self._admitted: tuple[str, tuple[Scope, ...]] | None = None
 
     def admit(self, *scopes: Scope) -> str:
@@ -354,10 +355,9 @@ class Methods:
     ) -> None:
         """Adds a method with a stream of requests and one of replies."""
 
-        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
+        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> None:
             async with self._open(context) as call:
-                async for reply in call.each(method(call, messages)):
-                    yield reply
+                await call.write_each(method(call, messages), context.write)
 
         self._add(name, grpc.stream_stream_rpc_method_handler, handle, reader(request, bytes_max, payload))
 

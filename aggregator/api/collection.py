@@ -12,7 +12,7 @@ itself, which ends after its delta's size / r seconds.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
@@ -78,8 +78,8 @@ class Handshake:
         self._span = span  # of the oldest and the newest window that take deltas now
         self._runtime = runtime
 
-    async def welcome(self, hello: Hello) -> Welcome:
-        """Opens a session.
+    async def welcome(self, hello: Hello, client_id: str = "") -> Welcome:
+        """Opens a session of this client.
 
         Raises:
             RefusedError: No protocol version in common, or another plan.
@@ -97,6 +97,7 @@ class Handshake:
             newest_window=newest,
             in_flight_max=self.in_flight_max,
             delta_bytes_max=self.plan.upload_bytes_max,
+            client_id=client_id,
         )
 
 
@@ -469,8 +470,7 @@ class Collection:
         self._receiver.check_running()
         _check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
         _check_number(len(request.features), FEATURES_MAX, "features")
-        welcome = await self._handshake.welcome(convert.hello_from_wire(request))
-        return convert.welcome_to_wire(replace(welcome, client_id=client_id))
+        return convert.welcome_to_wire(await self._handshake.welcome(convert.hello_from_wire(request), client_id))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
         client_id = call.client_id()

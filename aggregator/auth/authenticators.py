@@ -94,6 +94,8 @@ class DeclaredNameAuthenticator:
     Anybody who reaches the port may read published releases: they hold no secret.
     """
 
+    reads_certificates = False
+
     def admit(self, peer: Peer, *scopes: Scope) -> str:
         """The declared name, 1 to 128 printable characters in NFC; empty for one that only reads, or administers.
 
@@ -122,6 +124,8 @@ def _declared(metadata: Mapping[str, str]) -> str:
 class TokenAuthenticator:
     """Authenticates callers by their bearer tokens, on this machine, too."""
 
+    reads_certificates = False
+
     def __init__(self, file: TokenFile, runtime: Runtime) -> None:
         self._file = file
         self._runtime = runtime
@@ -139,6 +143,8 @@ class CertificateAuthenticator:
     The common name is the client id. Each organisation ``hushsum:submit``, ``hushsum:read`` or ``hushsum:admin`` is a
     scope; a certificate with no organisation of that kind may submit, and nothing else.
     """
+
+    reads_certificates = True
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime  # a connection may outlive its certificate

@@ -164,11 +164,10 @@ class ExactDeltas(AttributedDeltas):
         batch, first = reader.batch(deltas), 0
         while first < len(deltas):
             first = reader.read(batch, first)
-        columns = batch.streams, batch.headers[:, 0], batch.headers[:, 1], batch.spans[:, 2], batch.states
-        rows = zip(*(column.tolist() for column in columns), strict=True)
+        columns = batch.streams.tolist(), batch.headers.tolist(), batch.spans.tolist(), batch.states.tolist()
         return [
             None if state else ParsedDelta(DeltaId(stream, sequence), window, records)
-            for stream, sequence, window, records, state in rows
+            for stream, (sequence, window), (_, _, records), state in zip(*columns, strict=True)
         ]
 
     def records(self, data: bytes) -> int:

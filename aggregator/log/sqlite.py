@@ -5,7 +5,7 @@ to readers only after its fsync, so that no entry is folded that power loss coul
 """
 
 import sqlite3
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
@@ -22,6 +22,7 @@ _FORGET_STEP: Final = 250  # positions in a transaction, behind which appends wa
 _TAIL_BYTES: Final = 16 << 20  # of the newest entries of all partitions, in memory until they are read
 _TAIL_BYTES_MIN: Final = 64 << 10  # of each partition
 _ROWS_MAX: Final = 256  # of one statement
+_ALONE_MAX: Final = 64  # entries that one statement appends, whose text is made for their number
 _COLUMNS: Final = 5  # of an entry
 
 LOG_FILE: Final = DatabaseKind(
@@ -93,6 +94,8 @@ class SqliteLog:
         self._ends = [Watermark(end) for end in ends]
         bytes_max = max(_TAIL_BYTES // len(ends), _TAIL_BYTES_MIN)
         self._tails = [_Tail(bytes_max) for _ in ends]
+        # The end of each partition; None: the file has to be asked. For the writer's thread alone.
+        self._following: list[int] | None = None
         self._deleted: tuple[int, dict[int, int]] | None = None  # by the last :meth:`forget`
 
     @classmethod
@@ -104,6 +107,7 @@ class SqliteLog:
         """
         writer = SqliteFile(LOG_FILE, await runtime.blocking(LOG_FILE.open_writing, path), runtime)
         try:
+            await writer.alone(_advance_ends)
             plan, ends = await writer.write(lambda db: _register(db, plan_id, partitions))
             reader = SqliteFile(LOG_FILE, await runtime.blocking(LOG_FILE.open_reading, path), runtime)
         except BaseException:
@@ -149,13 +153,38 @@ class SqliteLog:
         """Appends all entries or none, in one transaction; durable when it returns."""
         if not entries:
             return []
-        positions = await self._writer.write(lambda db: _append(db, self._plan, entries))
+        if len(entries) <= _ALONE_MAX:
+            positions = await self._writer.alone(lambda db: self._append_few(db, entries))
+        else:
+            positions = await self._writer.write(lambda db: self._append_many(db, entries))
         ends: dict[int, int] = {}
         for entry, position in zip(entries, positions, strict=True):
             self._tails[entry.partition].add(PositionedEntry(position, entry.data))
             ends[entry.partition] = position + 1
         for partition, end in ends.items():
             self._ends[partition].reach(end)
+        return positions
+
+    def _append_few(self, db: sqlite3.Connection, entries: Sequence[NewEntry]) -> list[int]:
+        """In one statement: after each one this thread has to reacquire the interpreter lock."""
+        following, self._following = self._following, None  # until it is certain what the file holds
+        if following is not None:
+            try:
+                return self._insert_few(db, entries, following)
+            except sqlite3.IntegrityError:  # not the ends: an append whose outcome was not known was committed
+                pass
+        return self._insert_few(db, entries, _ends(db, self._plan))
+
+    def _insert_few(self, db: sqlite3.Connection, entries: Sequence[NewEntry], following: list[int]) -> list[int]:
+        positions, rows = _placed(self._plan, entries, following)
+        db.execute(_insertion(len(entries)), rows)
+        self._following = following
+        return positions
+
+    def _append_many(self, db: sqlite3.Connection, entries: Sequence[NewEntry]) -> list[int]:
+        self._following = None
+        positions, rows = _placed(self._plan, entries, _ends(db, self._plan))
+        _insert(db, rows, len(entries))
         return positions
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
@@ -219,8 +248,7 @@ def _registered(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tupl
     plan, stored = row
     if stored != partitions:
         raise LogError(f"log: this plan has {stored} partitions, got {partitions}; the number cannot be changed")
-    rows = db.execute("SELECT position FROM ends WHERE plan = ? ORDER BY partition", (plan,)).fetchall()
-    return plan, [end for (end,) in rows]
+    return plan, _ends(db, plan)
 
 
 def _check_next(db: sqlite3.Connection, plan_id: bytes, partitions: int, passed: Mapping[int, int] | None) -> None:
@@ -236,30 +264,32 @@ def _check_next(db: sqlite3.Connection, plan_id: bytes, partitions: int, passed:
             _read(db, plan, partition, position, 1)
 
 
-def _append(db: sqlite3.Connection, plan: int, entries: Sequence[NewEntry]) -> list[int]:
-    """Uses few statements for many entries: after each one this thread has to reacquire the interpreter lock."""
-    added = Counter(entry.partition for entry in entries)
-    values = [number for pair in added.items() for number in pair]
-    db.execute(_advance(len(added)), (*values, plan))
-    marks = ", ".join("?" * len(added))
-    ends = db.execute(
-        f"SELECT group_concat(partition || ' ' || position) FROM ends WHERE plan = ? AND partition IN ({marks})",  # noqa: S608  nothing but placeholders is put in
-        (plan, *added),
-    ).fetchone()[0]
-    following = {}
-    for pair in ends.split(","):
-        partition, end = map(int, pair.split())
-        following[partition] = end - added[partition]
-    assert len(following) == len(added), f"one of the partitions {sorted(added)} does not exist"
+def _advance_ends(db: sqlite3.Connection) -> None:
+    """Makes each entry that this connection appends advance the end of its partition, and stand nowhere but there."""
+    db.executescript(
+        "PRAGMA temp_store = MEMORY; "
+        "CREATE TEMP TRIGGER advance_ends AFTER INSERT ON main.entries BEGIN "
+        "UPDATE ends SET position = NEW.position + 1 "
+        "WHERE plan = NEW.plan AND partition = NEW.partition AND position = NEW.position; "
+        "SELECT RAISE(ABORT, 'an entry that is not at the end of its partition') WHERE changes() <> 1; END"
+    )
+
+
+def _ends(db: sqlite3.Connection, plan: int) -> list[int]:
+    """The end of each partition."""
+    return [end for (end,) in db.execute("SELECT position FROM ends WHERE plan = ? ORDER BY partition", (plan,))]
+
+
+def _placed(plan: int, entries: Sequence[NewEntry], following: list[int]) -> tuple[list[int], list[object]]:
+    """Position and columns of each entry, from the ends of the partitions on, which are advanced."""
     positions: list[int] = []
     rows: list[object] = []
     for entry in entries:
         position = following[entry.partition]
-        following[entry.partition] += 1
+        following[entry.partition] = position + 1
         positions.append(position)
         rows += (plan, entry.partition, position, entry.window, entry.data)
-    _insert(db, rows, len(entries))
-    return positions
+    return positions, rows
 
 
 def _insert(db: sqlite3.Connection, values: Sequence[object], rows: int) -> None:
@@ -276,17 +306,6 @@ def _insert(db: sqlite3.Connection, values: Sequence[object], rows: int) -> None
 @lru_cache
 def _insertion(rows: int) -> str:
     return f"INSERT INTO entries VALUES {', '.join(['(?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  nothing but placeholders is put in
-
-
-@lru_cache
-def _advance(partitions: int) -> str:
-    """A statement that advances the ends of so many partitions, each by its own number."""
-    pairs = ", ".join(["(?, ?)"] * partitions)
-    return (
-        f"WITH added(partition, entries) AS (VALUES {pairs}) "  # noqa: S608  nothing but placeholders is put in
-        "UPDATE ends SET position = position + (SELECT entries FROM added WHERE added.partition = ends.partition) "
-        "WHERE plan = ? AND partition IN (SELECT partition FROM added)"
-    )
 
 
 def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[PositionedEntry, ...]:

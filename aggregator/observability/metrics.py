@@ -113,6 +113,7 @@ class Metrics:
         reasons = (*Reason, *ServiceReason)
         self._by_reason: dict[AnyReason | None, Counter] = {each: self._refusals.labels(each.value) for each in reasons}
         self._by_status = {status: self._deltas.labels(status.value) for status in Status}
+        self._gauges: dict[tuple[Gauge, int], Gauge] = {}  # by partition: a look-up of labels takes a lock and a text
         self._ends: dict[int, int] = {}
         self._positions: dict[int, int] = {}
         self._pending = ""  # why something is not erased yet
@@ -148,7 +149,7 @@ class Metrics:
 
     def appended(self, partition: int, end: int) -> None:
         self._ends[partition] = max(end, self._ends.get(partition, 0))
-        self._log_end.labels(partition).set(self._ends[partition])
+        self._of(self._log_end, partition).set(self._ends[partition])
         self._show_lag(partition)
 
     def commit_failed(self) -> None:
@@ -175,7 +176,7 @@ class Metrics:
         for kind, count in kinds.items():
             self._folded.labels(partition, kind.value).inc(count)
         self._positions[partition] = position
-        self._fold_position.labels(partition).set(position)
+        self._of(self._fold_position, partition).set(position)
         self._show_lag(partition)
 
     def checkpointed(self, partition: int, position: int, seconds: float) -> None:  # noqa: ARG002  an Observer's form
@@ -189,6 +190,7 @@ class Metrics:
             del self._positions[partition]
             for gauge in (self._fold_position, self._fold_lag):
                 gauge.remove(partition)
+                self._gauges.pop((gauge, partition), None)
         for partition in self.stopped.keys() - set(partitions):
             del self.stopped[partition]  # the process that folds it now reports it, if it is still stopped
             self._partition_stopped.labels(partition).set(0)
@@ -268,7 +270,13 @@ class Metrics:
     def _show_lag(self, partition: int) -> None:
         if partition in self._positions:
             lag = self.lag(self._positions[partition], self._ends.get(partition, 0))
-            self._fold_lag.labels(partition).set(lag)
+            self._of(self._fold_lag, partition).set(lag)
+
+    def _of(self, gauge: Gauge, partition: int) -> Gauge:
+        found = self._gauges.get((gauge, partition))
+        if found is None:
+            found = self._gauges[gauge, partition] = gauge.labels(partition)
+        return found
 
     def lag(self, position: int, end: int) -> int:
         """How many entries (Kafka: messages) there are from one position up to another."""

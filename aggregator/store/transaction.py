@@ -135,7 +135,7 @@ class SqliteDatabase:
         return await self.reader.read(lambda db: run_to_end(work(self._on(db), *arguments, **keywords)))
 
     async def look(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        return await self.read(work, *arguments, **keywords)
+        return await self.reader.alone(lambda db: run_to_end(work(self._on(db), *arguments, **keywords)))
 
     async def erase(self, *tables: str, certain: bool) -> None:
         """Moves the write-ahead log into the file, whose freed bytes are wiped: nothing deleted is left in either."""

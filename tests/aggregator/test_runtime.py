@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 
 import pytest
 
@@ -36,3 +37,39 @@ async def test_work_that_never_begins_is_closed() -> None:
     waiting.close()
     await asyncio.sleep(0)
     gc.collect()  # pytest raises Python's warning about a coroutine that was never awaited
+
+
+async def test_a_call_in_a_thread_that_is_cancelled_before_it_begins_never_runs() -> None:
+    runtime, go, ran = SystemRuntime(threads=1), threading.Event(), list[str]()
+
+    def wait() -> None:
+        assert go.wait(60)
+        ran.append("first")
+
+    first = asyncio.create_task(runtime.blocking(wait))
+    second = asyncio.create_task(runtime.blocking(ran.append, "second"))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go.set()
+    await first
+    await runtime.blocking(ran.append, "third")
+    assert ran == ["first", "third"]
+
+
+async def test_a_call_in_a_thread_that_is_cancelled_runs_to_its_end_and_its_error_is_nobodys() -> None:
+    runtime, begun, go = SystemRuntime(threads=1), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go.wait(60)
+        raise ValueError("nobody waits for it")
+
+    call = asyncio.create_task(runtime.blocking(work))
+    assert await asyncio.to_thread(begun.wait, 60)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go.set()
+    assert await runtime.blocking(lambda: 7) == 7

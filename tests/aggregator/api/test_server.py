@@ -232,6 +232,7 @@ async def test_where_messages_are_awaited_the_oldest_call_of_whoever_awaits_most
 class Revocable:
     """Admits everybody, until it admits nobody."""
 
+    reads_certificates = False
     good = True
 
     def admit(self, _: Peer, *__: Scope) -> str:

@@ -259,3 +259,37 @@ def test_a_tail_never_puts_an_entry_where_another_belongs() -> None:
         tail.add(PositionedEntry(position, b"%d" % position))
     assert tail.read(3, 10) == ()
     assert [entry.position for entry in tail.read(7, 10)] == [7, 8]
+
+
+async def test_groups_of_any_size_follow_each_other(log: SqliteLog) -> None:
+    """Small groups are one statement, large ones many: both go by the same ends."""
+    sizes = (1, sqlite._ALONE_MAX, sqlite._ALONE_MAX + 1, 3, 3 * sqlite._ROWS_MAX + 7, 2)
+    first = 0
+    for size in sizes:
+        group = items(0, 5, *map(str, range(first, first + size)))
+        assert await log.append([*group, *items(1, 5, "beside")]) == [*range(first, first + size), sizes.index(size)]
+        first += size
+    assert await everything(log, 0) == [(position, b"%d" % position) for position in range(first)]
+
+
+async def test_a_position_is_never_given_twice_by_a_log_that_missed_an_append(
+    log: SqliteLog, path: Path, runtime: ManualRuntime
+) -> None:
+    """Not even where the entry that it missed is erased: the file knows the end of each partition."""
+    await log.append(items(0, 5, "a"))
+    ahead = await SqliteLog.open(path, PLAN_ID, 2, runtime)
+    await ahead.append(items(0, 5, "b"))
+    await ahead.forget(5, {0: 2})
+    await ahead.close()
+    assert await log.append([*items(1, 6, "d"), *items(0, 6, "c")]) == [0, 2]
+    assert log_size(path) == 4
+
+
+@pytest.mark.parametrize("size", (2, 2 * sqlite._ALONE_MAX), ids=("one statement", "many"))
+async def test_an_append_that_fails_leaves_nothing_and_the_next_one_takes_its_place(log: SqliteLog, size: int) -> None:
+    await log.append(items(0, 5, "a"))
+    broken = NewEntry(0, 5, None)  # type: ignore[arg-type]  # what the table refuses
+    with pytest.raises(LogError, match="NOT NULL constraint failed"):
+        await log.append([*items(0, 5, *("b" * size)), broken])
+    assert await log.append(items(0, 5, "b")) == [1]
+    assert await everything(log, 0) == [(0, b"a"), (1, b"b")]
