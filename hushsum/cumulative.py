@@ -13,6 +13,7 @@ from a step's own randomness, so that neither a later key nor a later state tell
 """
 
 import hashlib
+import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,15 @@ from hushsum.errors import (
 from hushsum.labels import CHAINED_WINDOWS
 from hushsum.plan import Plan
 from hushsum.privacy.events import CUMULATIVE
-from hushsum.privacy.factorisation import LEVELS_MAX, UNIT, BufferedToeplitz, Cumulation, Node, SignedDigitTree
+from hushsum.privacy.factorisation import (
+    BUFFERS_MAX,
+    LEVELS_MAX,
+    UNIT,
+    BufferedToeplitz,
+    Cumulation,
+    Node,
+    SignedDigitTree,
+)
 from hushsum.releases import Release
 from hushsum.schema import Table
 from hushsum.sketch import Sketch
@@ -130,7 +139,7 @@ _Block = tuple[Counters, Parts, Counters]
 _NONE: Final = np.zeros(0, np.uint32), np.zeros((0, 0), np.int64)
 
 
-def _joined(state: CumulativeState, blocks: Iterable[bytes]) -> bytes:
+def _joined(state: CumulativeState, blocks: Iterable[memoryview]) -> bytes:
     """The bytes of a state whose vectors are in ``blocks``."""
     fields: dict[str, object] = {"plan_id": state.plan_id.hex(), "step": state.step, "digest": state.digest.hex()}
     for key in ("first_window", "last_window"):
@@ -140,12 +149,14 @@ def _joined(state: CumulativeState, blocks: Iterable[bytes]) -> bytes:
         nodes = sorted(state.keys, key=lambda node: (node.level, node.index))
         fields["nodes"] = [{"level": node.level, "index": node.index, "key": state.keys[node].hex()} for node in nodes]
     header = canonical.encode(fields)
-    pieces = [_MAGIC + STATE_FORMAT.to_bytes(2, "big") + len(header).to_bytes(4, "big") + header]
-    checksum = zlib.crc32(pieces[0])
+    header = _MAGIC + STATE_FORMAT.to_bytes(2, "big") + len(header).to_bytes(4, "big") + header
+    written, checksum = io.BytesIO(), zlib.crc32(header)  # which gives its bytes without a copy of them
+    written.write(header)
     for block in blocks:
         checksum = zlib.crc32(block, checksum)
-        pieces.append(block)
-    return b"".join((*pieces, checksum.to_bytes(_CHECKSUM_BYTES, "big")))
+        written.write(block)
+    written.write(checksum.to_bytes(_CHECKSUM_BYTES, "big"))
+    return written.getvalue()
 
 
 def _opened(plan: Plan, data: bytes) -> tuple[CumulativeState, Iterator[_Block]]:
@@ -204,23 +215,31 @@ def _read(plan: Plan, cumulation: Cumulation, table: Table) -> CumulativeState:
     return CumulativeState(plan_id, step, digest, first, last, keys=keys)
 
 
-def _split(words: Counters, parts: Parts, buffers: Counters) -> Iterator[bytes]:
-    """Whole vectors in packed blocks."""
+def _split(words: Counters, parts: Parts, buffers: Counters) -> Iterator[memoryview]:
+    """Whole vectors in packed blocks, of which the next one overwrites the one before."""
+    packer = _Packer(words.size)
     for start in range(0, words.size, _BLOCK):
         at = slice(start, start + _BLOCK)
-        yield _packed(words[at], parts[at], buffers[:, at])
+        yield packer.packed(words[at], parts[at], buffers[:, at])
 
 
-def _packed(words: Counters, parts: Parts, buffers: Counters) -> bytes:
-    """The bytes of a block, as :meth:`CumulativeState.to_bytes` has them."""
-    vectors = [np.ascontiguousarray(each, _WORDS) for each in (words, parts, *buffers) if each.size]
-    widths = [_width(each) for each in vectors]
-    pieces = (
-        np.ascontiguousarray(_piece(vector, at, size)).tobytes()
-        for vector, width in zip(vectors, widths, strict=True)
-        for at, size in _PIECES[width]
-    )
-    return b"".join((bytes(widths), *pieces))
+class _Packer:
+    """Packs blocks of up to ``n`` counters, one after another into the same memory."""
+
+    def __init__(self, n: int) -> None:
+        self._memory = np.empty((1 + _WORDS.itemsize * min(n, _BLOCK)) * (2 + BUFFERS_MAX), np.uint8)
+
+    def packed(self, words: Counters, parts: Parts, buffers: Counters) -> memoryview:
+        """The bytes of a block, as :meth:`CumulativeState.to_bytes` has them; until the next call."""
+        vectors = [np.ascontiguousarray(each, _WORDS) for each in (words, parts, *buffers) if each.size]
+        widths = [_width(each) for each in vectors]
+        self._memory[: len(widths)] = widths
+        end = len(widths)
+        for vector, width in zip(vectors, widths, strict=True):
+            for at, size in _PIECES[width]:
+                start, end = end, end + size * vector.size
+                self._memory[start:end].view(f"<u{size}")[:] = _piece(vector, at, size)
+        return self._memory[:end].data
 
 
 def _blocks(data: memoryview, n: int, depth: int, bits: int) -> Iterator[_Block]:
@@ -350,15 +369,17 @@ def step(
         raise ReleaseError(f"window {window} after window {before.last_window}, expected a later one")
     exact = np.concatenate([sketch.counters.reshape(-1), sketch.counts])
     made, keys = cumulation.factorisation, dict[Node, bytes]()
-    after: Iterable[bytes]
     if isinstance(made, BufferedToeplitz):
-        values, after = _with_buffers(plan, made, blocks if before.step else None, exact, entropy)
+        values = plan.privacy.mechanism.noise().sample(exact.size, entropy)
+        after = _with_buffers(made, blocks if before.step else _zeros(exact.size, len(made.theta)), exact, values)
     else:
         last = np.concatenate([words.copy() for words, _, _ in blocks]) if before.step else None
         values, keys = _with_tree(plan, made, before, last, exact, entropy)
         after = _split(values, *_NONE)
-    split = sketch.counters.size
     first = window if before.first_window is None else before.first_window
+    digest = chained(before.digest, sealed)
+    following = _joined(CumulativeState(plan.id, before.step + 1, digest, first, window, keys=keys), after)
+    split = sketch.counters.size
     release = Release(
         plan=plan,
         kind=CUMULATIVE,
@@ -370,24 +391,21 @@ def step(
         step=before.step + 1,
         first_window=first,
     )
-    following = CumulativeState(plan.id, before.step + 1, chained(before.digest, sealed), first, window, keys=keys)
-    return release, _joined(following, after)
+    return release, following
 
 
 def _with_buffers(
-    plan: Plan, made: BufferedToeplitz, before: Iterator[_Block] | None, exact: Counters, entropy: Entropy
-) -> tuple[Counters, list[bytes]]:
-    """The last sum of draws, moved on by one step, and the packed blocks of the state after it.
+    made: BufferedToeplitz, before: Iterator[_Block], exact: Counters, values: Counters
+) -> Iterator[memoryview]:
+    """Moves the last sum of draws on by one step, and gives the packed blocks of the state after it.
 
-    Block after block, so that the vectors of a state are never in memory as a whole.
+    ``values`` are draws, which become what is published. Block after block, so that vectors are never in memory whole.
     """
-    n, depth, after = exact.size, len(made.theta), list[bytes]()
-    values, advance = plan.privacy.mechanism.noise().sample(n, entropy), _advance(n)
-    for start, block in zip(range(0, n, _BLOCK), before or _zeros(n, depth), strict=True):
+    advance, packer = _advance(exact.size), _Packer(exact.size)
+    for start, block in zip(range(0, exact.size, _BLOCK), before, strict=True):
         at = slice(start, start + _BLOCK)
         advance(made, exact[at], values[at], *block)
-        after.append(_packed(*block))
-    return values, after
+        yield packer.packed(*block)
 
 
 def _zeros(n: int, depth: int) -> Iterator[_Block]:
