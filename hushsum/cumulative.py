@@ -61,6 +61,7 @@ _FAST_COUNTERS: Final = 4096  # fewer do not pay for loading the compiled loop
 _UNIT_BITS: Final = UNIT.bit_length() - 1
 _WORDS: Final = np.dtype("<i8")
 _PARTS: Final = np.dtype("<u4")
+_OF_PARTS: Final = 1  # among the vectors of a block
 #: By bytes of a number: the pieces that it is stored in, as (byte, size), the least significant first.
 _PIECES: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
     1: ((0, 1),),
@@ -109,8 +110,8 @@ class CumulativeState:
 
         A block has the same 16,384 counters of each vector, the last one what is left: a byte for each vector, which
         says how many bytes its numbers have there, and then the numbers, vector after vector. That is as few bytes as
-        hold them all, signed. Numbers of 3, 5, 6 or 7 bytes are stored in pieces of 4, 2 and 1, the least significant
-        first; pieces of one size follow each other.
+        hold them all: signed, parts unsigned. Numbers of 3, 5, 6 or 7 bytes are stored in pieces of 4, 2 and 1, the
+        least significant first; pieces of one size follow each other.
         """
         return _joined(self, _split(self.words, self.parts, self.buffers))
 
@@ -232,7 +233,7 @@ class _Packer:
     def packed(self, words: Counters, parts: Parts, buffers: Counters) -> memoryview:
         """The bytes of a block, as :meth:`CumulativeState.to_bytes` has them; until the next call."""
         vectors = [np.ascontiguousarray(each, _WORDS) for each in (words, parts, *buffers) if each.size]
-        widths = [_width(each) for each in vectors]
+        widths = [_width(each, is_signed=number != _OF_PARTS) for number, each in enumerate(vectors)]
         self._memory[: len(widths)] = widths
         end = len(widths)
         for vector, width in zip(vectors, widths, strict=True):
@@ -251,8 +252,8 @@ def _blocks(data: memoryview, n: int, depth: int, bits: int) -> Iterator[_Block]
         widths, data = bytes(data[: len(vectors)]), data[len(vectors) :]
         if len(data) < sum(widths) * vectors.shape[1] or not _PIECES.keys() >= set(widths):
             raise ReleaseError(f"{len(data)} bytes for a block of widths {[*widths]}: the state is damaged")
-        for vector, width in zip(vectors, widths, strict=True):
-            _unpack(data, width, vector)
+        for number, (vector, width) in enumerate(zip(vectors, widths, strict=True)):
+            _unpack(data, width, vector, is_signed=number != _OF_PARTS)
             data = data[width * vector.size :]
         words, buffers = (each.astype(np.int64, copy=False) for each in (vectors[0], vectors[2:]))
         yield words, _parts(vectors[1:2].reshape(-1), bits), buffers
@@ -278,16 +279,16 @@ def _parts(rests: Counters, bits: int) -> Parts:
     return rests.astype(np.uint32)
 
 
-def _width(vector: Counters) -> int:
-    """In how many bytes each of its numbers fits, signed; 1 to 8."""
+def _width(vector: Counters, *, is_signed: bool) -> int:
+    """In how many bytes each of its numbers fits, 1 to 8."""
     low, high = int(vector.min()), int(vector.max())
-    return max(high.bit_length(), (~low).bit_length()) // 8 + 1
+    return (max(high.bit_length(), (~low).bit_length()) + is_signed + 7) // 8 or 1
 
 
-def _unpack(data: memoryview, width: int, vector: Counters) -> None:
-    """Fills a vector with signed numbers of ``width`` bytes each."""
+def _unpack(data: memoryview, width: int, vector: Counters, *, is_signed: bool) -> None:
+    """Fills a vector with numbers of ``width`` bytes each."""
     *lower, (at, size) = _PIECES[width]
-    vector[:] = np.frombuffer(data, f"<i{size}", vector.size, at * vector.size)
+    vector[:] = np.frombuffer(data, f"<{'i' if is_signed else 'u'}{size}", vector.size, at * vector.size)
     vector <<= 8 * at
     for at, size in lower:
         _piece(vector, at, size)[:] = np.frombuffer(data, f"<u{size}", vector.size, at * vector.size)
