@@ -149,13 +149,27 @@ class ReservedStep(NamedTuple):
         step: Its number, from 1 on.
         key: Of a :class:`hushsum.entropy.KeyedEntropy`. It reveals the noise.
         sealed: The digest of the window's counters under that key: what the state after it has chained.
+        digest: Of the counters of all windows so far, chained: what is reserved, and what the state after it has.
         state: After the step before; None before the first.
     """
 
     step: int
     key: bytes
     sealed: bytes
+    digest: bytes
     state: bytes | None
+
+
+class HeldState(NamedTuple):
+    """The state of a sequence that a releaser has stored itself, and keeps in memory for the next step.
+
+    Attributes:
+        digest: As of :class:`ReservedStep`. It fixes the state: its counters and its key are chained.
+        state: The bytes that are stored.
+    """
+
+    digest: bytes
+    state: bytes
 
 
 @dataclass(frozen=True)

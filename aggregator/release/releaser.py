@@ -32,7 +32,7 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
-from aggregator.model import NewEntry, ReservedStep, SealedWindow, StoredOutcome
+from aggregator.model import HeldState, NewEntry, ReservedStep, SealedWindow, StoredOutcome
 from aggregator.release.receipts import reconcile
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
@@ -84,6 +84,7 @@ class Releaser:
         self._one_at_a_time = asyncio.Lock()
         self._stopped = ""  # until the next start
         self._unpublishable = ""  # until publishing succeeds
+        self._held: HeldState | None = None  # of a cumulative sequence: what this process has stored last
         self._unannounced: dict[tuple[str, int], StoredOutcome] = {}  # publication begun, observer not notified yet
         self._through: int | None = None  # the last window to erase
         self._erased: int | None = None  # the last window that is erased completely
@@ -268,11 +269,15 @@ class Releaser:
         """The same for a plan of cumulative releases, whose windows are steps of one sequence."""
         with self._tracer.span("reserve", window=window):
             digest = await self._runtime.blocking(sealed.digest)
-            reserved = await self._store.reserve_step(self._plan, window, digest, self._entropy, fence=self._fence)
+            reserved = await self._store.reserve_step(
+                self._plan, window, digest, self._entropy, fence=self._fence, held=self._held
+            )
         with self._tracer.span("draw", window=window):
             data, state = await self._runtime.blocking(compute_step, sealed, window, reserved)
         with self._tracer.span("commit outcome", window=window, bytes=len(data)):
             await self._store.commit_step(self._plan, window, data, state, step=reserved.step, fence=self._fence)
+        is_last = reserved.step == self._plan.window.horizon
+        self._held = None if is_last else HeldState(reserved.digest, state)
 
     async def _catch_up(self) -> None:
         """Completes committed outcomes as far as possible now; `stopped` and the observer say what is left."""
@@ -451,7 +456,11 @@ def compute_outcome(sealed: SealedWindow, window: int, entropy: Entropy) -> tupl
 
 
 def compute_step(sealed: SealedWindow, window: int, reserved: ReservedStep) -> tuple[bytes, bytes]:
-    """The bytes of a cumulative release, of all windows so far, and of the state after it."""
+    """The bytes of a cumulative release, of all windows so far, and of the state after it.
+
+    Raises:
+        StoreError: The state is of another step, or of other windows, than the reservation.
+    """
     plan = sealed.sketch.plan
     before = cumulative.initial(plan) if reserved.state is None else reserved.state
     release, after = cumulative.step(
@@ -463,7 +472,8 @@ def compute_step(sealed: SealedWindow, window: int, reserved: ReservedStep) -> t
         entropy=KeyedEntropy(reserved.key),
         accounted=True,  # by the first step's reservation
     )
-    assert release.step == reserved.step, "the state is that of the step before"
+    if (release.step, cumulative.digest_of(after)) != (reserved.step, reserved.digest):
+        raise StoreError(f"store: the state of the sequence is not that before step {reserved.step}: it is damaged")
     return release.to_bytes(), after
 
 

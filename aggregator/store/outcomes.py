@@ -3,9 +3,10 @@
 import hashlib
 import hmac
 from collections.abc import Sequence
+from typing import Final
 
 from aggregator.errors import OutcomeExistsError, StoreError
-from aggregator.model import Outcome, ReceiptsMark, ReservedStep, StoredOutcome
+from aggregator.model import HeldState, Outcome, ReceiptsMark, ReservedStep, StoredOutcome
 from aggregator.store.charges import insert_spend, is_spent, locked_account, spend_at_outcome, spend_fields
 from aggregator.store.transaction import NEXT_FENCE, Transaction
 from aggregator.store.windows import check_finished, check_lease, check_next_outcome, locked_plan, move, plan_number
@@ -18,6 +19,8 @@ from hushsum.plan import Plan
 from hushsum.privacy.events import CUMULATIVE, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
+
+_PART_BYTES: Final = 1 << 18
 
 
 async def reserve_outcome(
@@ -103,7 +106,14 @@ async def _charge_test_alone(tx: Transaction, spend: Spend) -> bool:
 
 
 async def reserve_step(
-    tx: Transaction, plan: Plan, window: int, digest: bytes, entropy: Entropy, *, fence: int
+    tx: Transaction,
+    plan: Plan,
+    window: int,
+    digest: bytes,
+    entropy: Entropy,
+    *,
+    fence: int,
+    held: HeldState | None = None,
 ) -> ReservedStep:
     """Fixes the key of the next step of a cumulative sequence, and charges the whole sequence with the first step.
 
@@ -111,6 +121,9 @@ async def reserve_step(
     counters, chained to those of all windows before: no other counters are ever released with this step's noise. The
     digest is keyed with the step's key, which is erased once the outcome is stored: what is left of it verifies no
     guess of counters.
+
+    ``held`` is the state that the caller has stored last. It is not read again if the digest that the store has with
+    its state is that of ``held``: the digest fixes the counters and the key of each step, and so the state.
 
     Raises:
         OutcomeExistsError: The window has its outcome.
@@ -122,8 +135,8 @@ async def reserve_step(
     """
     number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, CUMULATIVE, window)
-    query = 'SELECT step, "window", digest, state FROM sequences WHERE plan = $1'
-    step, last, before, state = await tx.fetch_row(query, number) or (0, None, plan.id, None)
+    query = 'SELECT step, "window", digest FROM sequences WHERE plan = $1'
+    step, last, before = await tx.fetch_row(query, number) or (0, None, plan.id)
     if last is not None and window <= last:
         raise OutcomeExistsError(f"window {window} is not after window {last}, which has its outcome already")
     if (found := await _reserved(tx, number, CUMULATIVE, window)) is not None:
@@ -134,15 +147,27 @@ async def reserve_step(
                 f"store: the counters of window {window} differ from those that its step was reserved for: the store "
                 "is damaged"
             )
-        return ReservedStep(step + 1, key, sealed, state)
+        return ReservedStep(step + 1, key, sealed, fixed, await _state(tx, number, step, before, held))
     await check_next_outcome(tx, number, window)
     if plan.window.horizon is None or step >= plan.window.horizon:
         raise BudgetError(f"window {window} is beyond the horizon: the plan pays for {plan.window.horizon} outcomes")
     await _charge_sequence(tx, plan, is_first=not step)
     key = entropy.read(KEY_BYTES)
     sealed = _keyed(key, digest)
-    await _reserve(tx, number, CUMULATIVE, window, key, chained(before, sealed))
-    return ReservedStep(step + 1, key, sealed, state)
+    after = chained(before, sealed)
+    await _reserve(tx, number, CUMULATIVE, window, key, after)
+    return ReservedStep(step + 1, key, sealed, after, await _state(tx, number, step, before, held))
+
+
+async def _state(tx: Transaction, plan: int, step: int, digest: bytes, held: HeldState | None) -> bytes | None:
+    """The state after a step; None before the first."""
+    if not step:
+        return None
+    if held is not None and held.digest == digest:
+        return held.state
+    first = await tx.fetch("SELECT state FROM sequences WHERE plan = $1", plan)
+    rest = await tx.fetch("SELECT data FROM sequence_parts WHERE plan = $1 ORDER BY part", plan)
+    return b"".join(data for (data,) in (*first, *rest))
 
 
 async def commit_step(
@@ -165,6 +190,7 @@ async def commit_step(
     if found is None or step != 1 + (0 if before is None else before[0]):
         raise StoreError(f"store: step {step}, of window {window}, was not reserved before it was drawn")
     await _end_reservation(tx, number, CUMULATIVE, window)
+    first, *rest = _parts(b"" if step == plan.window.horizon else state)
     await tx.execute(
         'INSERT INTO sequences (plan, step, "window", digest, state) VALUES ($1, $2, $3, $4, $5) '
         'ON CONFLICT (plan) DO UPDATE SET step = excluded.step, "window" = excluded."window", '
@@ -173,10 +199,21 @@ async def commit_step(
         step,
         window,
         found[1],
-        b"" if step == plan.window.horizon else state,
+        first,
     )
+    await tx.execute_many(
+        "INSERT INTO sequence_parts (plan, part, data) VALUES ($1, $2, $3) "
+        "ON CONFLICT (plan, part) DO UPDATE SET data = excluded.data",
+        ((number, *part) for part in enumerate(rest, 1)),
+    )
+    await tx.execute("DELETE FROM sequence_parts WHERE plan = $1 AND part > $2", number, len(rest))
     await _insert_outcome(tx, number, CUMULATIVE, window, data)
     await move(tx, number, window, WindowState.RELEASED)
+
+
+def _parts(state: bytes) -> list[bytes]:
+    """A state in rows that SQLite overwrites in place and that PostgreSQL need not copy as a whole; at least one."""
+    return [state[start : start + _PART_BYTES] for start in range(0, len(state) or 1, _PART_BYTES)]
 
 
 async def _insert_outcome(

@@ -123,7 +123,8 @@ class Store:
     sealed_window = _read(store_checkpoints.sealed_window)
     forget = _write(
         store_checkpoints.forget,
-        *("blocks", "counts", "streams", "contributions", "reservations", "round_claims", "sequences"),
+        *("blocks", "counts", "streams", "contributions", "reservations", "round_claims"),
+        *("sequences", "sequence_parts"),
         certain=True,
     )
 
@@ -142,7 +143,7 @@ class Store:
     reserve_outcome = _write(store_outcomes.reserve_outcome)
     commit_outcome = _write(store_outcomes.commit_outcome, "reservations")
     reserve_step = _write(store_outcomes.reserve_step)
-    commit_step = _write(store_outcomes.commit_step, "reservations", "sequences")
+    commit_step = _write(store_outcomes.commit_step, "reservations")  # the state before it goes with the counters
     publish = _write(store_outcomes.publish)
     remove_releases = _write(store_outcomes.remove_releases)
     mark_lost = _write(store_outcomes.mark_lost, "reservations", "streams", "contributions", certain=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from aggregator.fold.fold import Fold
-from aggregator.model import ClaimedFold, ReceiptsMark, ReservedStep, SealedWindow
+from aggregator.model import ClaimedFold, HeldState, ReceiptsMark, ReservedStep, SealedWindow
 from aggregator.release.releaser import compute_outcome, compute_step
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
@@ -21,6 +21,7 @@ from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from benchmarks.stopwatch import Rounds
 from hushsum import cumulative, releases
+from hushsum.cumulative import chained
 from hushsum.entropy import KeyedEntropy, OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.events import CUMULATIVE, TUMBLING
@@ -68,9 +69,10 @@ def _row(delta: str, what: str, tumbling_s: float, cumulative_s: float, ratio: f
 def _in_memory(tumbling: Plan, steps: Plan, delta: str, rounds: int) -> list[Row]:
     alone, step = _sealed(tumbling), _sealed(steps)
     state, key = cumulative.initial(steps), bytes(32)
+    digest = chained(steps.id, bytes(32))
     for number in range(3):  # one for each buffer, so that all hold noise
-        reserved = ReservedStep(number + 1, bytes([number + 1]) * 32, bytes(32), state)
-        state = compute_step(step, number, reserved)[1]
+        reserved = ReservedStep(number + 1, bytes([number + 1]) * 32, bytes(32), digest, state)
+        state, digest = compute_step(step, number, reserved)[1], chained(digest, bytes(32))
 
     def drawn() -> object:
         return releases.draw(alone.sketch, kind=TUMBLING, window=3, entropy=KeyedEntropy(key), accounted=True)
@@ -83,7 +85,7 @@ def _in_memory(tumbling: Plan, steps: Plan, delta: str, rounds: int) -> list[Row
         "drawn": drawn,
         "stepped": stepped,
         "bytes": lambda: compute_outcome(alone, 3, KeyedEntropy(key)),
-        "bytes of step": lambda: compute_step(step, 3, ReservedStep(4, key, bytes(32), state)),
+        "bytes of step": lambda: compute_step(step, 3, ReservedStep(4, key, bytes(32), digest, state)),
     }
     found = Rounds(cases, repeats=rounds)
     return [
@@ -128,6 +130,7 @@ class _Windows:
     def __init__(self, plan: Plan, store: Store, claimed: ClaimedFold, fence: int) -> None:
         self._plan, self._store, self._fence, self._claim = plan, store, fence, claimed.fence
         self._fold, self._windows, self._entropy = Fold(plan, 0, 1, claimed.state), count(), OsEntropy()
+        self._held: HeldState | None = None
 
     @classmethod
     async def of(cls, plan: Plan, store: Store) -> "_Windows":
@@ -172,6 +175,8 @@ class _Windows:
 
     async def _step(self, sealed: SealedWindow, window: int) -> None:
         plan, store, fence = self._plan, self._store, self._fence
-        reserved = await store.reserve_step(plan, window, sealed.digest(), self._entropy, fence=fence)
+        digest, held = sealed.digest(), self._held
+        reserved = await store.reserve_step(plan, window, digest, self._entropy, fence=fence, held=held)
         data, state = compute_step(sealed, window, reserved)
         await store.commit_step(plan, window, data, state, step=reserved.step, fence=fence)
+        self._held = HeldState(reserved.digest, state)

@@ -31,6 +31,7 @@ from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import RecordRows, Sensitivity
 
 COUNT_SHARE: Final = Fraction(1, 20)  # of ε, or of ρ, for the count counter
+_ROUNDINGS: Final = Fraction(1002, 1000)  # what roundings of a cumulative sequence may take of ρ: 0.1 % of the noise
 _MUCH: Final = 1.4**2  # of a variance: what a histogram does not pay for a better number of records
 _TOLERANCE: Final = 1e-9  # of ρ, far below the digits that are kept
 
@@ -281,11 +282,15 @@ def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | 
     count_scale = 0 if bare else _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
     rho = _rho(claim.counters_epsilon, claim.noise_delta)
     buffers = None
-    if claim.horizon is not None:  # as many bits as fit: the less does rounding take of ρ
-        for bits in range(BITS_MAX, BITS_MIN - 1, -1):
-            buffers = buffers_for(claim.horizon, bits)
-            wide = 2 * moved_squared(sensitivity, count_scale, claim, buffers) / (2 * rho)
-            if scale_fits(DISCRETE_GAUSSIAN, wide * 4**bits):
+    if claim.horizon is not None:
+        least = moved_squared(sensitivity, count_scale, claim, buffers_for(claim.horizon, BITS_MAX))
+        for bits in range(BITS_MIN, BITS_MAX + 1):  # each is stored for every buffer of every counter, at each step
+            finer = buffers_for(claim.horizon, bits)
+            moved = moved_squared(sensitivity, count_scale, claim, finer)
+            if buffers is not None and not scale_fits(DISCRETE_GAUSSIAN, 2 * moved / (2 * rho) * 4**bits):
+                break
+            buffers = finer
+            if moved <= _ROUNDINGS * least:
                 break
     squared = moved_squared(sensitivity, count_scale, claim, buffers)
     units = 4**buffers.bits if buffers else 1

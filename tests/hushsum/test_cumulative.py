@@ -4,6 +4,7 @@ False alarms of the tests that draw: below 10^-6 each (six standard deviations o
 """
 
 import math
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -37,6 +38,8 @@ HERMITE = {"family": "hermite", "kernel": "gaussian", "bandwidth": "0.5", "order
 PURE = cumulative_plan()
 ZCDP = cumulative_plan(delta="0.000001")
 CELLS = {"family": "partition", "bandwidth": "0.25", "rows": 1, "buckets": 16}
+LARGE = cumulative_plan(delta="0.000001", sketch={"rows": 64, "buckets": 300})  # two blocks of a state
+LARGE_BITS = 24
 SEALED = bytes(range(32))
 Ints = npt.NDArray[np.int64]
 
@@ -189,6 +192,82 @@ def test_memory_is_at_most_five_vectors() -> None:
         _, state = sequence(plan, 5)
         vector = 8 * (math.prod(plan.counters_shape) + plan.count_counters)
         assert len(state) <= 5 * vector + 4096
+
+
+def test_a_stored_counter_takes_21_bytes() -> None:
+    """What bounds the work of a step that is stored (docs/benchmarks.md): three buffers of 5 bytes, 3 for each word."""
+    plan = cumulative_plan(delta="0.000001", horizon=10_000, sketch={"rows": 64, "buckets": 300})
+    _, state = sequence(plan, 4)
+    counters = math.prod(plan.counters_shape) + plan.count_counters
+    assert counters > cumulative._BLOCK
+    assert len(state) <= 21 * counters + 512
+
+
+VECTORS = (
+    (0, -1, 1),
+    *(((1 << 8 * width - 1) - 1, -(1 << 8 * width - 1), 7) for width in range(1, 9)),
+    *((1 << 8 * width - 1, 0, 0) for width in range(1, 8)),
+)
+
+
+@pytest.mark.parametrize("ends", VECTORS, ids=str)
+def test_vectors_of_every_width_are_read_as_they_were(ends: tuple[int, ...]) -> None:
+    _, state = sequence(LARGE, 1)
+    read = CumulativeState.from_bytes(LARGE, state)
+    for place in (0, cumulative._BLOCK, read.words.size - 3):  # in the first block and in the last one
+        words, buffers = read.words.copy(), read.buffers.copy()
+        words[place : place + 3] = ends
+        buffers[-1, place : place + 3] = ends
+        parts = read.parts.copy()
+        parts[place : place + 3] = (0, 2**LARGE_BITS - 1, 1)
+        changed = replace(read, words=words, parts=parts, buffers=buffers)
+        again = CumulativeState.from_bytes(LARGE, changed.to_bytes())
+        for name in ("words", "parts", "buffers"):
+            ours, exact = getattr(again, name), getattr(changed, name)
+            assert ours.dtype == exact.dtype
+            assert np.array_equal(ours, exact)
+
+
+def of_whole_words(state: CumulativeState) -> bytes:
+    """The format before this one: all vectors in 8 bytes a number, and 4 of a rest of a sum."""
+    body = cumulative._joined(state, ())[: -cumulative._CHECKSUM_BYTES]
+    vectors = (state.words.astype("<i8"), state.parts.astype("<u4"), state.buffers.astype("<i8"))
+    body = body[:4] + b"\0\1" + body[6:] + b"".join(vector.tobytes() for vector in vectors)
+    return body + zlib.crc32(body).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("plan", [PURE, ZCDP], ids=["tree", "buffers"])
+def test_a_state_of_the_format_before_gives_the_same_step(plan: hs.Plan) -> None:
+    for steps in (0, 3):
+        _, state = sequence(plan, steps)
+        older = of_whole_words(CumulativeState.from_bytes(plan, state))
+        assert older != state
+        (one, after), (other, expected) = (stepped(plan, each, 4, key=7) for each in (older, state))
+        assert (one.to_bytes(), after) == (other.to_bytes(), expected)
+        with pytest.raises(ReleaseError):
+            stepped(plan, of_whole_words(CumulativeState.from_bytes(plan, state))[:-9], 4)
+
+
+def resealed(state: bytes, at: int, *, to: bytes) -> bytes:
+    """Other bytes from one place on, under a checksum that fits."""
+    body = (state[:at] + to + state[at + len(to) :])[: -cumulative._CHECKSUM_BYTES]
+    return body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def test_blocks_that_do_not_fit_are_refused_even_under_their_checksum() -> None:
+    _, state = sequence(ZCDP, 2)
+    last = 10 + int.from_bytes(state[6:10], "big") + 4  # of the widths of the only block
+    for to, named in (
+        (b"\0", "for a block of widths"),
+        (b"\t", "for a block of widths"),
+        (bytes([state[last] + 1]), "for a block of widths"),
+        (bytes([state[last] - 1]), "after the last block"),
+    ):
+        with pytest.raises(ReleaseError, match=named):
+            stepped(ZCDP, resealed(state, last, to=to), 3)
+    with pytest.raises(ReleaseError, match="state format 3, this version of Hushsum supports 1 and 2"):
+        stepped(ZCDP, resealed(state, 4, to=b"\0\3"), 3)
+    assert cumulative.digest_of(state) == CumulativeState.from_bytes(ZCDP, state).digest
 
 
 def test_digests_are_chained() -> None:
@@ -399,6 +478,20 @@ def test_what_is_charged_is_what_was_verified(records: int, windows: int, delta:
     assert mechanism.count_scale == 0
     # One counter in each of 16 rows: all records of a client may be alike, or all different.
     assert event.sensitivity == Sensitivity(records * 16, records * 16, records**2 * 16, records)
+
+
+@pytest.mark.parametrize(("horizon", "rows"), [(2, 16), (10_000, 1000), (10**6, 1000)])
+def test_a_plan_has_the_fewest_bits_whose_roundings_cost_a_thousandth_of_the_noise(horizon: int, rows: int) -> None:
+    plan = cumulative_plan(delta="0.000001", horizon=horizon, sketch={"rows": rows})
+    made = plan.privacy.mechanism.factorisation
+    assert isinstance(made, BufferedToeplitz)
+
+    def noise(bits: int) -> float:
+        moved = replace(made, bits=bits).moved_squared(rows, rows, horizon=horizon, windows=1)
+        return math.sqrt(moved / made.squared_norm(horizon, 1) / rows)
+
+    assert noise(made.bits) <= 1.0011
+    assert made.bits == 24 or noise(made.bits - 1) > 1.0009
 
 
 def test_what_a_client_of_many_records_moves_is_that_of_the_formula() -> None:

@@ -49,6 +49,7 @@ TABLES: Final = (
     ("round_claims", "receipts"),
     ("sequences", "client_windows"),
     ("receipts_copy",),
+    ("sequence_parts",),
 )
 
 
@@ -75,6 +76,7 @@ async def _cumulative(tx: Transaction) -> None:
         'INSERT INTO sequences (plan, step, "window", digest, state) VALUES ($1, 1, $2, $3, $4)',
         *(number, W, b"d" * 32, b"state"),
     )
+    await tx.execute("INSERT INTO sequence_parts (plan, part, data) VALUES ($1, 1, $2)", number, b" in two rows")
     await tx.execute(
         "INSERT INTO client_windows (plan, partition, client_id, windows) VALUES ($1, 1, 'client-5', 2)", number
     )

@@ -239,6 +239,51 @@ async def test_a_store_that_is_older_than_its_receipts_draws_no_step_again(tmp_p
         assert (await restored.store.account("")).spends == (SPENDS["tree"],)
 
 
+async def test_a_process_reads_no_state_that_it_has_stored_and_the_next_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, runtime, found = PLANS["buffers"], ManualRuntime(), list[bytes | None]()
+
+    def noted(sealed: SealedWindow, window: int, reserved: ReservedStep) -> tuple[bytes, bytes]:
+        found.append(reserved.state)
+        return compute_step(sealed, window, reserved)
+
+    monkeypatch.setattr("aggregator.release.releaser.compute_step", noted)
+    async with disk_site(tmp_path, plan, runtime, open_windows=3) as site:
+        for _ in range(2):
+            await site.releaser.seal(early=True)
+            await site.releaser.release()
+        (first,) = await site.store.database.read(_states)
+        assert found[0] is None
+        assert site.releaser._held is not None
+        assert site.releaser._held.state == first
+    async with disk_site(tmp_path, plan, runtime) as again:
+        assert again.releaser._held is None
+        await again.releaser.seal(early=True)
+        await again.releaser.release()
+        assert found[2] == first
+
+
+async def test_a_state_of_another_step_than_the_row_says_is_never_stepped(tmp_path: Path) -> None:
+    plan, runtime = PLANS["buffers"], ManualRuntime()
+    async with disk_site(tmp_path, plan, runtime, open_windows=3) as site:
+        states = []
+        for _ in range(2):
+            await site.releaser.seal(early=True)
+            await site.releaser.release()
+            states += await site.store.database.read(_states)
+
+        async def set_back(tx: Transaction) -> None:
+            await tx.execute("UPDATE sequences SET state = $1", states[0])
+
+        await site.store.database.write(set_back)
+    async with disk_site(tmp_path, plan, runtime) as site:
+        await site.releaser.seal(early=True)
+        with pytest.raises(StoreError, match="the state of the sequence is not that before step 3"):
+            await site.releaser.release()
+        assert len(await site.store.outcomes(plan.id)) == 2
+
+
 async def test_beyond_the_horizon_nothing_is_released_and_no_state_is_kept(tmp_path: Path) -> None:
     plan, runtime = cumulative_plan(horizon=2, counters=COUNTERS), ManualRuntime()
     state, held = initial(plan), set[bytes]()

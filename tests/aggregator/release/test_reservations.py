@@ -335,7 +335,7 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         "leases",
         "plan_signatures",
         "round_claims",
-        *("receipts", "sequences", "client_windows", "receipts_copy"),
+        *("receipts", "sequences", "sequence_parts", "client_windows", "receipts_copy"),
     )
     for table in later:
         database.execute(f"DROP TABLE {table}")

@@ -72,7 +72,15 @@ async def test_a_schema_without_signatures_of_plans_gets_them_and_keeps_what_it_
     first = await postgres_store(postgres_dsn, schema=schema)
     await first.register(PLAN, PARTITIONS, W)
     await first.close()
-    later = ("plan_signatures", "round_claims", "receipts", "sequences", "client_windows", "receipts_copy")
+    later = (
+        "plan_signatures",
+        "round_claims",
+        "receipts",
+        "sequences",
+        "sequence_parts",
+        "client_windows",
+        "receipts_copy",
+    )
     for table in later:  # as the first version left it
         await admin.execute(f"DROP TABLE {schema}.{table}")
     await admin.execute(f"DROP INDEX {schema}.sequence_spends, {schema}.unpublished")

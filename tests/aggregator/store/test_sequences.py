@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StoreError, WindowOrderError
-from aggregator.model import ReservedStep
+from aggregator.model import HeldState, ReservedStep
+from aggregator.store import outcomes as store_outcomes
 from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.errors import BudgetError
@@ -18,6 +19,7 @@ PLAN = cumulative_plan(horizon=3, total_epsilon=1)
 W = 1000
 DIGEST = b"d" * 32
 STATE = b"state after step %d"
+ROW = store_outcomes._PART_BYTES
 
 
 #: The double has no tables, which these tests look into.
@@ -151,6 +153,54 @@ async def test_a_commit_replaces_key_and_state_and_needs_its_reservation(store: 
     assert (number, window, state) == (2, W + 1, STATE % 2)
     with pytest.raises(OutcomeExistsError):
         await store.commit_step(PLAN, W + 1, b"other", STATE % 9, step=3, fence=fence)
+
+
+async def test_a_state_of_many_rows_is_replaced_as_a_whole_and_none_is_left_at_the_horizon(store: Store) -> None:
+    fence = await lease(store)
+    await sealed(store, *range(W, W + 3))
+    states = [bytes([number]) * size for number, size in enumerate((ROW + 1, 3 * ROW, 5), 1)]
+    for number, state in enumerate(states, 1):
+        window = W + number - 1
+        assert (await reserve(store, window, fence=fence)).state == (states[number - 2] if number > 1 else None)
+        await store.commit_step(PLAN, window, b"release", state, step=number, fence=fence)
+        if number < len(states):
+            assert (await whole(store)) == state
+    assert [await rows(store, "sequence_parts"), (await rows(store, "sequences"))[0][-1]] == [[], b""]
+
+
+async def whole(store: Store) -> bytes:
+    ((*_, first),) = await rows(store, "sequences")
+    return b"".join([first, *(data for _, _, data in sorted(await rows(store, "sequence_parts")))])
+
+
+async def test_the_state_that_an_older_version_stored_in_one_row_is_gone_on_from(store: Store) -> None:
+    fence = await lease(store)
+    await sealed(store, W, W + 1)
+    await step(store, W, 1, fence=fence)
+
+    async def in_one_row(tx: Transaction) -> None:
+        await tx.execute("UPDATE sequences SET state = $1", b"o" * 3 * ROW)
+
+    await store.database.write(in_one_row)
+    assert (await reserve(store, W + 1, fence=fence)).state == b"o" * 3 * ROW
+    await store.commit_step(PLAN, W + 1, b"release", b"n" * 2 * ROW, step=2, fence=fence)
+    assert await whole(store) == b"n" * 2 * ROW
+
+
+async def test_a_held_state_stands_for_the_stored_one_only_under_its_digest(store: Store) -> None:
+    fence = await lease(store)
+    await sealed(store, *range(W, W + 3))
+    first = await reserve(store, W, fence=fence)
+    await store.commit_step(PLAN, W, b"release", STATE % 1, step=1, fence=fence)
+    held = HeldState(first.digest, b"the same bytes, from memory")
+    second = await store.reserve_step(PLAN, W + 1, DIGEST, Given(b"k" * 32), fence=fence, held=held)
+    assert second.state == held.state
+    for other in (None, HeldState(second.digest, b"of a later step"), HeldState(PLAN.id, b"of no step")):
+        again = await store.reserve_step(PLAN, W + 1, DIGEST, Given(b"k" * 32), fence=fence, held=other)
+        assert again == second._replace(state=STATE % 1)
+    await store.commit_step(PLAN, W + 1, b"release", STATE % 2, step=2, fence=fence)
+    third = await store.reserve_step(PLAN, W + 2, DIGEST, Given(b"k" * 32), fence=fence, held=held)
+    assert third.state == STATE % 2  # what is held is that of an earlier step
 
 
 async def test_steps_follow_the_order_of_windows_the_fence_and_the_horizon(store: Store) -> None:
