@@ -5,19 +5,19 @@
 Every figure is a median, of CPU time (of the whole process, the reader that asks included) and of wall time. Analyst's
 views are asked for a release that is not in memory yet (cold: read, verified, unpacked, computed, drawn), and once more
 for another place of the same release (warm: computed and drawn). Sketches have 1,000 rows. Operator's views are asked
-of a service with 1,000 windows, 10 plans and 50 tokens, in SQLite and, where there is one, in PostgreSQL.
+of a service with 1,000 windows, 10 plans and 50 tokens, in SQLite and, where there are both,
+in PostgreSQL beside Kafka.
 """
 
 import asyncio
 import hashlib
-import os
 import re
 import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,7 @@ import hushsum as hs
 from aggregator.app import Service, running
 from aggregator.auth.tokens import TokenTable, change_table, issue
 from aggregator.config import Config
+from aggregator.logs import write_journal
 from aggregator.model import Scope
 from aggregator.runtime import SystemRuntime
 from aggregator.store.charges import insert_spend
@@ -39,7 +40,8 @@ from hushsum.privacy.events import TUMBLING
 from hushsum.releases import draw, spend_of
 from hushsum_page.library import warm_up
 from hushsum_page.viewer import Viewer
-from hushsum_simulator.testbed.postgres import DSN_VARIABLE, PostgresServer, missing_postgres
+from hushsum_simulator.testbed.kafka import KafkaBroker, missing_java
+from hushsum_simulator.testbed.postgres import PostgresServer, missing_postgres
 
 _ROWS: Final = 1000
 _WINDOWS: Final = 100
@@ -80,6 +82,8 @@ _OPEN_WINDOWS: Final = 10
 _OTHER_PLANS: Final = 9
 _SPENDS_OF_OTHERS: Final = 10
 _TOKENS: Final = 50
+_PARTITIONS: Final = 4
+_JARS: Final = Path(".cache/kafka/jars")
 _OPERATORS_VIEWS: Final = {
     "service (processes, refusals, certificates)": "/service",
     "windows": "/windows",
@@ -180,13 +184,20 @@ def measure(folder: Path) -> None:
         _analysts_views(folder, name, plan)
     for windows, plan in _SERIES.items():
         _over_time(folder, windows, plan)
+    write_journal("error", "console")
     asyncio.run(_operators_views("SQLite", {}))
-    if missing_postgres() is not None:
+    if missing_postgres() is not None or missing_java() is not None or not _JARS.exists():
         return
-    with ExitStack() as stack:
-        server = stack.enter_context(PostgresServer())
-        os.environ[DSN_VARIABLE] = server.fresh_database()
-        asyncio.run(_operators_views("PostgreSQL", {"store": "postgresql"}))
+    with PostgresServer() as server, KafkaBroker(_JARS) as broker:
+        cluster = {
+            "store": "postgresql",
+            "postgres_dsn": server.fresh_database(),
+            "log": "kafka",
+            "kafka_bootstrap": broker.bootstrap,
+            "kafka_prefix": "page",
+            "partitions": _PARTITIONS,
+        }
+        asyncio.run(_operators_views("PostgreSQL and Kafka", cluster))
 
 
 def _analysts_views(folder: Path, name: str, plan: hs.Plan) -> None:
