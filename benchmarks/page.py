@@ -209,7 +209,8 @@ def _analysts_views(folder: Path, name: str, plan: hs.Plan) -> None:
     asked = "&".join(f"c{column}=5" for column in range(plan.vectors.dim))
     with _Pages(paths) as reader:
         releases = reader.addresses(_plan_address(reader), r'"(/releases/[0-9a-f]{16})"')[:_ROUNDS]
-        kinds = [each for each in _KINDS if f"?kind={each}" in reader.get(releases[0]).data.decode()]
+        page = reader.get(releases[0]).data.decode()
+        kinds = [each for each in _KINDS if f'value="{each}"' in page]
     with _Pages(paths) as reader:
         _say(name, [reader.get(each) for each in releases], [reader.get(f"{each}?{held}") for each in releases])
         for kind in kinds:

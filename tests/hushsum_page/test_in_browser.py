@@ -280,10 +280,13 @@ def test_changes_over_time_are_marked(site: Site) -> None:
     seen.go(site.places["time"])
     assert seen.page.locator("circle.dot").count() == 200
     seen.page.click("text=Find changes")
-    seen.page.wait_for_selector("path.change", timeout=FOUND_MS)  # the page asks by itself until they are found
+    seen.page.wait_for_selector("path.change", state="attached", timeout=FOUND_MS)  # the page asks by itself until they are found
     assert seen.page.locator("text=Looking for changes").count() == 0
     assert seen.page.locator("circle.dot").count() > 200  # where changes are largest, too
-    seen.assert_accessible()
+    for scheme in SCHEMES:
+        seen.page.emulate_media(color_scheme=scheme)
+        seen.assert_accessible()
+        save(seen.page, f"changes-found-{scheme}")
     seen.assert_silent()
     seen.page.context.close()
 
