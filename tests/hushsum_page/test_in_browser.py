@@ -280,7 +280,9 @@ def test_changes_over_time_are_marked(site: Site) -> None:
     seen.go(site.places["time"])
     assert seen.page.locator("circle.dot").count() == 200
     seen.page.click("text=Find changes")
-    seen.page.wait_for_selector("path.change", state="attached", timeout=FOUND_MS)  # the page asks by itself until they are found
+    seen.page.wait_for_selector(
+        "path.change", state="attached", timeout=FOUND_MS
+    )  # the page asks by itself until they are found
     assert seen.page.locator("text=Looking for changes").count() == 0
     assert seen.page.locator("circle.dot").count() > 200  # where changes are largest, too
     for scheme in SCHEMES:
