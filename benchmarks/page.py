@@ -214,7 +214,7 @@ def _analysts_views(folder: Path, name: str, plan: hs.Plan) -> None:
     with _Pages(paths) as reader:
         _say(name, [reader.get(each) for each in releases], [reader.get(f"{each}?{held}") for each in releases])
         for kind in kinds:
-            _say(f"  {kind}", [reader.get(f"{each}?kind={kind}&y=0&x=1") for each in releases])
+            _say(f"  {kind}", [reader.get(f"{each}?kind={kind}") for each in releases])
         _say("  a question", [reader.get(f"{each}/at?{asked}") for each in releases])
         _say("  CSV", [reader.get(f"{each}/figure.csv") for each in releases])
     if not name.startswith("hashed, 1"):
