@@ -72,7 +72,7 @@ PLANS: Final = {
 }
 _SERIES: Final = {
     _WINDOWS: plan_of(2, {**_HASHED, "buckets": 64}),
-    16: plan_of(2, {**_HASHED, "buckets": 1024, "draws": "sobol"}),  # as many as the page shows of this size
+    8: plan_of(2, {**_HASHED, "buckets": 1024, "draws": "sobol"}),  # as many as the page shows of this size
 }
 _KINDS: Final = ("density", "pairs", "classes", "cdf")
 

@@ -19,8 +19,8 @@ KEPT_BYTES: Final = 2**25
 #: Bytes of the files that are on their way to browsers; one file may be larger than that alone.
 SENT_BYTES_MAX: Final = 2**28
 _SENT_PIECE: Final = 2**16
-#: Counters of a series; of a plan with more the newest windows are shown.
-SERIES_COUNTERS: Final = 2**24
+#: Counters of a series, which are unpacked for its first view; of a plan with more the newest windows are shown.
+SERIES_COUNTERS: Final = 2**23
 SERIES_WINDOWS: Final = 400
 #: Computations of seconds that wait, run, or have ended and were not asked for since.
 BEGUN_MAX: Final = 8
