@@ -23,9 +23,10 @@ from hushsum.plan import Plan
 from hushsum.privacy.mechanisms import DISCRETE_GAUSSIAN
 from hushsum.privacy.relations import CLIENT
 from hushsum.query import Queryable
-from hushsum.student_t import student_t_tail
+from hushsum.student_t import student_t_tails
 from hushsum.tables import read_queries
 
+Counters = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _LINE_PLACES: Final = 256
@@ -221,7 +222,7 @@ def _rows_tail(sides: Sequence[_Side], pooled: Floats, found: Answer, opposed: f
 
     def tail(distance: Floats) -> Floats:
         ratio = np.divide(distance, root, out=np.where(distance > 0, np.inf, 0.0), where=root > 0)
-        return np.array([student_t_tail(max(each, 0.0), found.degrees) for each in ratio.tolist()])
+        return student_t_tails(np.maximum(ratio, 0.0), found.degrees)
 
     return tail
 
@@ -360,17 +361,34 @@ class Comparison:
             return Answer(first.value - second.value, std_error, first.spread, first.degrees, bias)
         plan = self.first.plan
         chosen = query.classes_of(plan, label)
-        counters = [each.counters[chosen].sum(axis=0) for each in (self.first, self.second)]
-        weights, scale = _weights(counters, totals)
+        weights, scale, weighted = self._weighted(chosen, totals)
         deviations = (
             weight * math.sqrt((chosen.stop - chosen.start) * query.noise_variance(each.plan, draws=each.draws))
             for weight, each in zip(weights, (self.first, self.second), strict=True)
         )
         variance = float(_variance(self._opposed, *deviations))
-        weighted = weights[0] * counters[0] - weights[1] * counters[1]
         found = plan.family.answer(weighted, read_queries(plan, queries), noise_variance=variance).over(scale)
         # The mean is linear: weights are rounded, and this is not.
         return Answer(first.value - second.value, found.std_error, found.spread, found.degrees)
+
+    def _weighted(self, classes: slice, totals: tuple[float, float]) -> tuple[tuple[int, int], float, Counters]:
+        """The weights of both releases' counters, their scale (:func:`_weights`), and the weighted difference."""
+        key = classes.start, classes.stop, totals
+        known = self._weights_kept.get(key)  # each part of a figure has the same
+        if known is None:
+            counters = [query.class_sum(each.counters, classes) for each in (self.first, self.second)]
+            weights, scale = _weights(counters, totals)
+            weighted = weights[0] * counters[0]
+            weighted -= weights[1] * counters[1]
+            weighted.flags.writeable = False
+            self._weights_kept.clear()
+            known = self._weights_kept[key] = weights, scale, weighted
+        return known
+
+    @cached_property
+    def _weights_kept(self) -> dict[object, tuple[tuple[int, int], float, Counters]]:
+        """The newest value of :meth:`_weighted`, by its arguments."""
+        return {}
 
     def _densities(self, queries: Any, label: str | None) -> tuple[Answer, Answer]:
         """:meth:`density`; and for answers from rows the same without the errors of the numbers of records."""

@@ -250,25 +250,43 @@ class AnalystViews:
 
     async def time(self, request: Request) -> Response:
         entry = await self._library.plan(request.path_params["plan"])
-        marks = request.query_params.get("changes") == "yes"
-        drawn, wrong, left_out, many = None, "", 0, False
+        asked = request.query_params.get("changes") == "yes"
+        drawn, wrong, left_out, many, is_looking = None, "", 0, False, False
         if not is_drawable(entry.plan):
             wrong = "There are no densities over time of sets and models."
         elif any(each.state == RELEASED and each.window is not None for each in entry.outcomes):
             series, left_out = await self._library.series(entry)
-            many = len(series) > 1
-            drawn = await self._library.computed(_series_key(entry, series, marks), _over_time, series, marks)
+            many = 1 < len(series) <= _DRIFT_WINDOWS_MAX
+            drift = None
+            if asked and many:
+                try:
+                    drift = self._library.begun(_series_key(entry, series, "drift"), series.drift)
+                except (PlanError, ValueError) as error:
+                    wrong = str(error)
+                is_looking = drift is None and not wrong
+            if is_looking and "hx-request" in request.headers:  # the page asks again
+                return Response(status_code=204)
+            key = _series_key(entry, series, "plain" if drift is None else "marked")
+            drawn = await self._library.computed(key, drawn_series, series, drift)
         else:
             wrong = "There is no release of a window yet."
         return self._site.page(
-            request, "time.html", **_about(entry), drawn=drawn, wrong=wrong, left_out=left_out, marks=marks, many=many
+            request,
+            "time.html",
+            **_about(entry),
+            drawn=drawn,
+            wrong=wrong,
+            left_out=left_out,
+            asked=asked,
+            many=many,
+            is_looking=is_looking,
         )
 
     async def time_file(self, request: Request) -> Response:
         entry = await self._library.plan(request.path_params["plan"])
         series, _ = await self._library.series(entry)
         panels = await self._library.workers.run(over_time_panels, series)
-        key = _series_key(entry, series, marks=False)
+        key = _series_key(entry, series, "plain")
         return await self._file(request, panels, key, f"{safe_name(entry.plan.name)}-over-time")
 
 
@@ -307,14 +325,9 @@ def _difference_panels(releases: Sequence[Release], choice: Choice) -> Panels:
     return difference_of(releases[0].compare(releases[1]), choice)[0]
 
 
-def _over_time(series: Series, marks: bool) -> Drawn:  # noqa: FBT001  it is passed on by a worker, by its place
-    drift = series.drift() if marks and 1 < len(series) <= _DRIFT_WINDOWS_MAX else None
-    return drawn_series(series, drift)
-
-
-def _series_key(entry: PlanEntry, series: Series, marks: bool) -> tuple[object, ...]:  # noqa: FBT001  a part of a key
+def _series_key(entry: PlanEntry, series: Series, what: str) -> tuple[object, ...]:
     windows = {each.window: each.id for each in entry.outcomes}
-    return ("time", entry.plan.hex_id, marks, *(windows[window] for window in series.windows))
+    return ("time", entry.plan.hex_id, what, *(windows[window] for window in series.windows))
 
 
 # --------------------------------------------------------------------------------------------------------------- texts

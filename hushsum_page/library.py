@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
+from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hushsum.release_format import COUNTERS_MAX
@@ -18,9 +19,11 @@ KEPT_BYTES: Final = 2**25
 #: Bytes of the files that are on their way to browsers; one file may be larger than that alone.
 SENT_BYTES_MAX: Final = 2**28
 _SENT_PIECE: Final = 2**16
-#: Counters of a series; of a plan with more the newest windows are shown.
-SERIES_COUNTERS: Final = 2**24
+#: Counters of a series, which are unpacked for its first view; of a plan with more the newest windows are shown.
+SERIES_COUNTERS: Final = 2**23
 SERIES_WINDOWS: Final = 400
+#: Computations of seconds that wait, run, or have ended and were not asked for since.
+BEGUN_MAX: Final = 8
 
 
 class Found(NamedTuple):
@@ -46,6 +49,7 @@ class Library:
         self._computed: BoundedCache[Any] = BoundedCache(KEPT_BYTES, lambda each: getattr(each, "size", 10_000))
         self._making: dict[Hashable, asyncio.Task[Any]] = {}
         self._sent_bytes = 0
+        self._begun: dict[Hashable, Future[Any]] = {}
         self._loading = asyncio.Lock()  # one at a time: memory of a release that is not in the cache yet is not counted
 
     async def plan(self, id: str) -> PlanEntry:
@@ -137,6 +141,28 @@ class Library:
             making = self._making[key] = asyncio.create_task(self.workers.run(work, *arguments))
             making.add_done_callback(lambda _: self._making.pop(key))
         made: T = self._computed.put(key, await asyncio.shield(self._making[key]))
+        return made
+
+    def begun(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T | None:
+        """The same of work of seconds: it is begun at the first call; None until it has ended.
+
+        Raises:
+            BusyError: Too much of it waits already.
+            Exception: Whatever the work raised, once; it begins anew at the next call.
+        """
+        kept: T | None = self._computed.get(key)
+        if kept is not None:
+            return kept
+        if (future := self._begun.get(key)) is None:
+            if len(self._begun) >= BEGUN_MAX:
+                self._begun = {other: each for other, each in self._begun.items() if not each.done()}
+            if len(self._begun) >= BEGUN_MAX:
+                raise BusyError
+            future = self._begun[key] = self.workers.begin(work, *arguments)
+        if not future.done():
+            return None
+        del self._begun[key]
+        made: T = self._computed.put(key, future.result())
         return made
 
 

@@ -397,17 +397,21 @@ def _cells(grid: Floats, scale: ColourScale, x: _Axis, y: _Axis) -> list[Markup]
     across = np.round(10 * np.linspace(x.start, x.end, columns + 1)).astype(np.int64)
     step = (y.end - y.start) / rows
     down = np.round(10 * (y.start + step * (np.arange(rows) + 0.5))).astype(np.int64)
+    begins = np.ones(level.shape, np.bool_)
+    begins[:, 1:] = np.diff(level, axis=1) != 0
+    row, start = np.nonzero(begins)
+    stop = np.where(np.append(np.diff(row), 1) == 0, np.append(start[1:], 0), columns)
+    runs = zip(
+        *(each.tolist() for each in (level[begins], across[start], down[row], across[stop] - across[start])),
+        strict=True,
+    )
     paths: dict[int, list[str]] = {}
-    for row in range(rows):
-        edges = np.flatnonzero(np.diff(level[row])) + 1
-        starts = [0, *edges.tolist()]
-        for start, stop in zip(starts, [*starts[1:], columns], strict=True):
-            if (colour := int(level[row, start])) >= 0:
-                left, width = int(across[start]), int(across[stop] - across[start])
-                paths.setdefault(colour, []).append(f"M{left} {down[row]}h{width}")
+    for colour, left, height, width in runs:
+        if colour >= 0:
+            paths.setdefault(colour, []).append(f"M{left} {height}h{width}")
     drawn = [_element("path", d="".join(paths[colour]), stroke=scale.colour(colour)) for colour in sorted(paths)]
-    height = f"{10 * abs(step) + 1.5:.0f}"
-    return [_element("g", _joined(drawn), transform="scale(.1)", stroke_width=height, shape_rendering="crispEdges")]
+    wide = f"{10 * abs(step) + 1.5:.0f}"
+    return [_element("g", _joined(drawn), transform="scale(.1)", stroke_width=wide, shape_rendering="crispEdges")]
 
 
 def _contours(panel: PlanePanel, grid: Floats, levels: Floats, x: _Axis, y: _Axis, class_: str) -> list[Markup]:

@@ -1,9 +1,12 @@
-"""Work that takes milliseconds or more, off the event loop and bounded; and caches that are bounded, too."""
+"""Work that takes milliseconds or more, off the event loop and bounded; and caches that are bounded, too.
+
+Work of seconds has a thread of its own, so that no view waits for it.
+"""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -26,6 +29,7 @@ class Workers:
 
     def __init__(self, threads: int = 2, waiting_max: int = WAITING_MAX) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-page")
+        self._of_seconds = ThreadPoolExecutor(1, thread_name_prefix="hushsum-page-seconds")
         self._waiting, self._waiting_max = 0, waiting_max
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -47,12 +51,17 @@ class Workers:
         """Runs a call before all others, whose result nobody waits for."""
         self._pool.submit(function)
 
+    def begin(self, function: Callable[..., T], *arguments: object) -> "Future[T]":
+        """Begins a call of seconds, of which one runs at a time."""
+        return self._of_seconds.submit(function, *arguments)
+
     def _ended(self) -> None:
         self._waiting -= 1
 
     def close(self) -> None:
         """Ends the threads once what runs has ended; what waits does not begin."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._of_seconds):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class BoundedCache(Generic[T]):

@@ -324,11 +324,13 @@ class Series:
 
 
 def _added(terms: list[tuple[int, Release]]) -> tuple[Counters, Counters]:
-    """Counters and counts of releases, each times its sign.
+    """Counters and counts of releases, each times its sign; of one release its own, which are read-only.
 
     Raises:
         ReleaseError: A sum could exceed 64 bits.
     """
+    if [sign for sign, _ in terms] == [1]:
+        return terms[0][1].counters, terms[0][1].counts
     arrays = [(release.counters, release.counts) for _, release in terms]
     sizes = [max(max(float(each.max(initial=0)), -float(each.min(initial=0))) for each in pair) for pair in arrays]
     if sum(sizes) >= _SUM_MAX:

@@ -15,7 +15,7 @@ from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import PlanError, RecordError
 from hushsum.families.hermite import Hermite
 from hushsum.releases import draw
-from hushsum.student_t import student_t_tail
+from hushsum.student_t import student_t_tail, student_t_tails
 from tests.plans import model_plan, set_plan
 
 Floats = npt.NDArray[np.float64]
@@ -326,3 +326,40 @@ def test_tails_of_students_t_are_scipys(degrees: int | None) -> None:
 
 def test_the_tail_at_infinity_is_nothing() -> None:
     assert student_t_tail(math.inf, 7) == student_t_tail(math.inf, None) == 0.0
+
+
+@pytest.mark.parametrize("degrees", (1, 2, 3, 7, 15, 99, 100, 999, 99_999, 10**6, None))
+def test_many_tails_at_once_are_those_of_each(degrees: int | None) -> None:
+    around = [0.0, 5e-324, math.nextafter(2.0, 0.0), 2.0, 1e154, 1e155, 1e308, math.inf]
+    distances = np.concatenate([around, np.linspace(0.0, 40.0, 401), np.geomspace(1e-9, 1e9, 101)])
+    expected = np.array([student_t_tail(each, degrees) for each in distances.tolist()])
+    np.testing.assert_allclose(student_t_tails(distances, degrees), expected, rtol=1e-12, atol=1e-307)
+    for some in (np.zeros(0), np.zeros(3), np.full(3, 9.0)):
+        assert len(student_t_tails(some, degrees)) == len(some)
+    with pytest.raises(ValueError, match="expected a number from 0"):
+        student_t_tails(np.array([1.0, -1.0]), degrees)
+    with pytest.raises(ValueError, match="expected a number from 0"):
+        student_t_tails(np.array([1.0, math.nan]), degrees)
+
+
+def test_an_answer_that_is_changed_by_whoever_got_it_changes_no_other() -> None:
+    release = released(plan_of(), np.full((500, 1), 5.0), 1, "one")
+    first = release.kernel_sum(QUERIES)
+    expected = first.value.copy(), first.std_error.copy()
+    first.value[:], first.std_error[:] = -1.0, -1.0
+    again = release.kernel_sum(QUERIES)
+    np.testing.assert_array_equal(again.value, expected[0])
+    np.testing.assert_array_equal(again.std_error, expected[1])
+
+
+def test_answers_do_not_depend_on_what_was_asked_before() -> None:
+    labels = ["a"] * 300 + ["b"] * 200
+    saved = released(plan_of(classes=("a", "b")), np.full((500, 1), 5.0), 1, "one", labels).to_bytes()
+    asked = hs.Release.from_bytes(saved)
+    for label in (None, "a", "b", None):
+        for places in (QUERIES, QUERIES[::-1].copy(), QUERIES[:1], QUERIES.astype(np.float32), [[5.0]]):
+            asked.density(places, label=label)
+            expected = hs.Release.from_bytes(saved).kernel_sum(places, label=label)
+            found = asked.kernel_sum(places, label=label)
+            np.testing.assert_array_equal(found.value, expected.value)
+            np.testing.assert_array_equal(found.std_error, expected.std_error)

@@ -73,6 +73,14 @@ def test_a_span_answers_as_the_sum_of_its_windows() -> None:
     assert query.count_std_error(plan, draws=span.draws) == pytest.approx(math.sqrt(3) * query.count_std_error(plan))
 
 
+def test_a_span_of_one_window_is_its_release_without_a_copy() -> None:
+    series = hs.Series(windows(small_plan(), range(3)))
+    for span, release in zip(series.consecutive(), series, strict=True):
+        assert np.shares_memory(span.counters, release.counters)
+        assert np.array_equal(span.counts, release.counts)
+        assert not span.counters.flags.writeable
+
+
 @pytest.mark.statistical
 def test_intervals_of_a_span_hold_the_exact_sum_at_their_rate(seed: int) -> None:
     """Of independent spans of one kernel without hashing error; false alarm 1e-6, by the binomial distribution."""

@@ -1,7 +1,11 @@
 """What a hostile page, a hostile file, or a hostile neighbour may try: each attempt, and that it fails."""
 
+import asyncio
 import html
 import re
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from hushsum.errors import HushsumError, ReleaseError
 from hushsum_page.app import REQUESTS_OF_ONE_MAX
 from hushsum_page.figures import safe_name
 from hushsum_page.files import FilesSource
+from hushsum_page.library import BEGUN_MAX, Library
 from hushsum_page.middleware import HEADERS, POLICY
 from hushsum_page.sessions import IDLE_S_MAX, SESSION_S_MAX, SESSIONS_MAX, SESSIONS_OF_ONE_MAX, Holder
 from hushsum_page.settings import ProxySignOn
@@ -494,9 +499,6 @@ def test_addresses_that_are_too_long_are_refused(browser: Browser) -> None:
 
 
 async def test_work_that_waits_is_bounded() -> None:
-    import asyncio
-    import threading
-
     free = threading.Event()
     workers = Workers(threads=1, waiting_max=3)
     waiting = [asyncio.create_task(workers.run(free.wait)) for _ in range(3)]
@@ -637,6 +639,35 @@ def test_what_fails_in_the_service_is_told_to_its_operators_alone(stranger: Brow
         found = stranger.get("/")
     assert found.status_code == 503
     assert ("db.internal" in found.text) is scopes[1]
+
+
+def ended(library: Library, key: str | int, work: Callable[[], Any]) -> Any:
+    """What work of seconds makes, once it has ended."""
+    while (made := library.begun(key, work)) is None:
+        time.sleep(0.01)
+    return made
+
+
+async def test_work_of_seconds_is_bounded_and_leaves_room_for_other_work() -> None:
+    free = threading.Event()
+    library = Library(FilesSource([]), Workers(threads=1))
+    for number in range(BEGUN_MAX):
+        assert library.begun(number, free.wait) is None
+        assert library.begun(number, free.wait) is None  # it runs once
+    with pytest.raises(BusyError):
+        library.begun("more", free.wait)
+    assert await library.computed("picture", len, "abc") == 3
+    free.set()
+    assert ended(library, 0, free.wait)
+    library.workers.close()
+
+
+def test_work_of_seconds_that_fails_says_so_once() -> None:
+    library = Library(FilesSource([]), Workers(threads=1))
+    with pytest.raises(ZeroDivisionError):
+        ended(library, "failing", lambda: 1 / 0)
+    assert ended(library, "failing", lambda: "made anew") == "made anew"
+    library.workers.close()
 
 
 def test_a_page_that_is_busy_says_so(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

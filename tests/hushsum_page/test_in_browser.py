@@ -30,6 +30,7 @@ ARGUMENTS = [
 SCHEMES = ("light", "dark")
 SCREENSHOTS = os.environ.get("HUSHSUM_SCREENSHOTS", "")
 WAIT_MS = 10_000
+FOUND_MS = 300_000  # changes among 100 windows, beside other tests
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -278,6 +279,16 @@ def test_changes_over_time_are_marked(site: Site) -> None:
     seen = site.open()
     seen.go(site.places["time"])
     assert seen.page.locator("circle.dot").count() == 200
+    seen.page.click("text=Find changes")
+    seen.page.wait_for_selector(
+        "path.change", state="attached", timeout=FOUND_MS
+    )  # the page asks by itself until they are found
+    assert seen.page.locator("text=Looking for changes").count() == 0
+    assert seen.page.locator("circle.dot").count() > 200  # where changes are largest, too
+    for scheme in SCHEMES:
+        seen.page.emulate_media(color_scheme=scheme)
+        seen.assert_accessible()
+        save(seen.page, f"changes-found-{scheme}")
     seen.assert_silent()
     seen.page.context.close()
 

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -274,8 +275,22 @@ def test_changes_are_found_where_they_are(tmp_path: Path) -> None:
     plan = re.findall(r'"(/plans/[0-9a-f]{16})"', browser.get("/").text)[0]
     assert 'class="change"' not in browser.get(f"{plan}/time").text
     page = browser.get(f"{plan}/time?changes=yes").text
+    assert "Looking for changes" in page  # nobody waits for it
+    while "Looking for changes" in page:
+        asked = browser.get(f"{plan}/time?changes=yes", **{"hx-request": "true"})
+        page = asked.text if asked.status_code == 200 else page
+        time.sleep(0.05)
     assert "1 change found" in page
     assert page.count('class="change"') == 2  # in both pictures
+
+
+def test_changes_of_a_sketch_with_too_few_rows_are_not_looked_for(tmp_path: Path) -> None:
+    browser = browser_of(tmp_path, windows(small_plan(record=NAMED, sketch={"rows": 4}), 3))
+    plan = re.findall(r'"(/plans/[0-9a-f]{16})"', browser.get("/").text)[0]
+    while "Looking for changes" in (page := browser.get(f"{plan}/time?changes=yes").text):
+        time.sleep(0.05)
+    assert "expected 8 or more to test" in page
+    assert page.count("<svg") > 2  # the picture is there without them
 
 
 def test_a_file_that_changes_is_not_shown_any_more(tmp_path: Path) -> None:
