@@ -73,10 +73,22 @@ class DeltaReader:
 
     def batch(self, deltas: Sequence[bytes]) -> Batch:
         """A batch of which nothing is read yet."""
-        n, loops = len(deltas), self._loops
-        ends = [0, *accumulate(map(len, deltas))]
-        slack = bytes(loops.SLACK + -ends[n] % 4)
-        buffer = np.frombuffer(bytearray().join((*deltas, slack)), np.uint8)
+        offsets = np.array([0, *accumulate(map(len, deltas))], np.int64)
+        return self._batch(np.frombuffer(bytearray().join((*deltas, self._slack(offsets))), np.uint8), offsets)
+
+    def gathered(self, data: bytes, spans: Int64) -> Batch:
+        """A batch of the deltas that begin and end at ``spans`` (n, 2) in ``data``; nothing is read yet."""
+        offsets = np.zeros(len(spans) + 1, np.int64)
+        np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
+        buffer = np.zeros(int(offsets[-1]) + len(self._slack(offsets)), np.uint8)
+        self._loops.gather(np.frombuffer(data, np.uint8), spans, buffer)
+        return self._batch(buffer, offsets)
+
+    def _slack(self, offsets: Int64) -> bytes:
+        return bytes(self._loops.SLACK + -int(offsets[-1]) % 4)
+
+    def _batch(self, buffer: Bytes, offsets: Int64) -> Batch:
+        n = len(offsets) - 1
         if not len(self._ready):
             self._ready = np.empty(_READY, np.int32)
         return Batch(
@@ -86,7 +98,7 @@ class DeltaReader:
             np.zeros((n, 3), np.int64),
             self._ready,
             (buffer, buffer.view(">u4").astype(np.uint32)),
-            np.array(ends, np.int64),
+            offsets,
         )
 
     def read(self, batch: Batch, first: int) -> int:
@@ -138,8 +150,10 @@ def reader_of(plan: Plan) -> DeltaReader | None:
     return DeltaReader(plan, delta_decoder_loops)
 
 
-def digests(deltas: Sequence[bytes]) -> Int64:
-    """(n,): :func:`hushsum.delta.digest` of each, as a big-endian signed number."""
-    sha256 = hashlib.sha256
+def digests(batch: Batch) -> Int64:
+    """(n,): :func:`hushsum.delta.digest` of each delta, as a big-endian signed number."""
+    sha256, data = hashlib.sha256, batch.packed[0].tobytes()
+    bounds = batch.offsets.tolist()
+    deltas = map(data.__getitem__, map(slice, bounds, bounds[1:]))
     whole = b"".join([sha256(DELTA_DIGEST + delta).digest() for delta in deltas])
     return np.frombuffer(whole, ">i8")[::4].astype(np.int64)
