@@ -180,11 +180,16 @@ def admit_all(
 ) -> Sequence[tuple[int, LogEntry | RefusedEntry]]:
     """The position of each entry and the result of :func:`admit` for it, faster than one by one."""
     columns = entry_batch if isinstance(entry_batch, EntryColumns) else _columns(entry_batch)
-    if columns is not None:
-        deltas = delta_columns(columns.positions, columns.data, columns.spans)
-        if deltas is not None:
-            return deltas
-    return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
+    found = None if columns is None else delta_columns(columns.positions, columns.data, columns.spans)
+    if found is None:
+        return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
+    deltas, odd = found
+    if not odd:
+        return deltas
+    admitted: list[tuple[int, LogEntry | RefusedEntry]] = list(deltas)
+    for place in odd:
+        admitted[place] = entry_batch[place].position, admit(plan, partition, entry_batch[place])
+    return admitted
 
 
 def _columns(entry_batch: Sequence[PositionedEntry]) -> EntryColumns | None:

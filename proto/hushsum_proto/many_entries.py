@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hushsum import compiled
 from hushsum_proto.batches import BATCH_ENTRIES_MAX
-from hushsum_proto.entries import DeltaEntry
+from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry
 
 Int64 = npt.NDArray[np.int64]
 _KEY_BYTES: Final = 8  # of a key, before the client's id
@@ -46,7 +46,7 @@ class DeltaColumns(Sequence[tuple[int, DeltaEntry]]):
     @property
     def delta_spans(self) -> Int64:
         """(n, 2) where each delta begins and ends."""
-        return self.columns[:, 2:4]
+        return np.ascontiguousarray(self.columns[:, 2:4])
 
     def client_id(self, place: int) -> str:
         """The client of one delta."""
@@ -91,20 +91,25 @@ def client_and_stream(key: bytes) -> tuple[str, int]:
     return key[_KEY_BYTES:].decode("utf-8", _ANY_TEXT), int.from_bytes(key[:_KEY_BYTES], "little")
 
 
-def delta_columns(positions: Int64, data: bytes, spans: Int64) -> DeltaColumns | None:
-    """The deltas of some entries; None unless each is one in the form that is written here.
+def delta_columns(positions: Int64, data: bytes, spans: Int64) -> tuple[DeltaColumns, list[int]] | None:
+    """The deltas of some entries; None where loops do not run.
 
     Args:
         positions: (n,) in the log.
         data: What the entries lie in.
         spans: (n, 2) where each begins and ends.
+
+    Returns:
+        The deltas, and the places of entries that :func:`hushsum_proto.convert.entry_from_bytes` is to be asked about.
     """
-    loops = _loops() if len(spans) else None
+    loops = _loops()
     if loops is None:
         return None
     found = np.zeros((len(spans), loops.COLUMNS), np.int64)
-    is_whole = loops.scan_entries(np.frombuffer(data, np.uint8), spans, found)
-    return DeltaColumns(positions, data, found) if is_whole else None
+    # One layout of arrays: the loops are compiled once.
+    is_whole = loops.scan_entries(np.frombuffer(data, np.uint8), np.ascontiguousarray(spans), found)
+    odd = [] if is_whole else np.flatnonzero(found[:, loops.CLIENT_END] == 0).tolist()
+    return DeltaColumns(positions, data, found), odd
 
 
 def joined(parts: Sequence[bytes]) -> tuple[bytes, Int64]:
@@ -125,10 +130,10 @@ def message_entries(data: bytes, spans: Int64) -> Int64 | None:
     Returns:
         None unless each message has the form that is written here, and 1 to 65,536 entries.
     """
-    loops = _loops() if len(spans) else None
+    loops = _loops()
     if loops is None:
         return None
-    octets = np.frombuffer(data, np.uint8)
+    octets, spans = np.frombuffer(data, np.uint8), np.ascontiguousarray(spans)
     count = loops.count_entries(octets, spans, BATCH_ENTRIES_MAX)
     if count < 0:
         return None
@@ -139,7 +144,7 @@ def message_entries(data: bytes, spans: Int64) -> Int64 | None:
 
 def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before."""
-    data, spans = joined([b"\x08\x01\x32\x02\x0a\x00"])
+    data, spans = joined([bytes([0x08, ENTRY_FORMAT, 0x32, 2, 0x0A, 0])])
     message_entries(data, spans)
     delta_columns(np.zeros(1, np.int64), data, spans)
 

@@ -252,9 +252,26 @@ def test_checking_one_gives_its_records_or_the_reason(seed: int) -> None:
 
 def test_digests_are_those_of_each(seed: int) -> None:
     drawn = random.Random(seed)  # bytes to digest
-    deltas = [drawn.randbytes(drawn.choice([0, 1, 30, 31, 32, 95, 96, 177, 1304, 5000])) for _ in range(50)]
-    assert digests(deltas).astype(">i8").tobytes() == b"".join(digest(delta) for delta in deltas)
-    assert len(digests([])) == 0
+    reader = READERS[0]
+    sizes = [*range(70), *(drawn.choice([95, 96, 177, 1304, 5000]) for _ in range(80))]
+    deltas = [drawn.randbytes(size) for size in sizes]
+    for count in (0, 1, 15, 16, 63, 64, 65, 128, 150):
+        some = drawn.sample(deltas, count)
+        expected = b"".join(digest(delta) for delta in some)
+        assert digests(reader.batch(some)).astype(">i8").tobytes() == expected, f"{count}, seed {seed}"
+
+
+def test_deltas_are_gathered_as_they_are_joined(seed: int) -> None:
+    drawn, reader = random.Random(seed), READERS[0]
+    deltas = [drawn.randbytes(drawn.randrange(200)) for _ in range(30)]
+    data, spans = b"", []
+    for delta in deltas:
+        data += drawn.randbytes(drawn.randrange(9))
+        spans.append((len(data), len(data) + len(delta)))
+        data += delta
+    joined, gathered = reader.batch(deltas), reader.gathered(data, np.array(spans))
+    for one, other in zip((*joined.packed, joined.offsets), (*gathered.packed, gathered.offsets), strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_headers_are_read_as_alone(seed: int) -> None:

@@ -310,6 +310,15 @@ def _messages_of(data: bytes, located: Sequence[_Located], offset: int) -> Messa
     return Messages(found[:, loops.OFFSET], found[:, loops.TIME], data, found[:, [loops.BEGIN, loops.END]], end)
 
 
+def warm_up() -> None:
+    """Compiles the loop over records, or loads what was compiled before, where compiled loops run."""
+    if compiled.enabled():
+        from aggregator.log.kafka import record_loops as loops
+
+        nothing = np.frombuffer(bytes(1), np.uint8), np.zeros((0, 5), np.int64)
+        loops.find_records(*nothing, 0, np.zeros((0, loops.COLUMNS), np.int64))
+
+
 def _end_of(data: bytes) -> int | None:
     """The offset after the last complete batch; None if one of another format comes before."""
     at, after = 0, None

@@ -129,7 +129,9 @@ class PartitionReader:
             if message is None:
                 messages = None if held else next(self._fetched, None)
                 if messages is None:
-                    return EntryBatch(held, position if held else max(position, self._client.next_offset << INDEX_BITS))
+                    return EntryBatch(
+                        tuple(held), position if held else max(position, self._client.next_offset << INDEX_BITS)
+                    )
                 found = self._messages.find(messages.data, messages.spans)
                 if found is not None:
                     return self._columns(messages, found)
@@ -137,7 +139,7 @@ class PartitionReader:
                 continue
             held += self._open(message)
             position = (message[0] + 1) << INDEX_BITS
-        return EntryBatch(held, position)
+        return EntryBatch(tuple(held), position)
 
     def _columns(self, messages: Messages, found: Int64) -> EntryBatch:
         """The entries that were found in messages, in columns."""

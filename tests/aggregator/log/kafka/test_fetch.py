@@ -50,7 +50,8 @@ def batch(*values: bytes, first: int) -> bytes:
 async def fetched(data: bytes, offset: int) -> tuple[list[tuple[int, int | None, bytes]], int]:
     client = PartitionClient(Answering(0, 100, data), WHERE)
     client.next_offset = offset
-    return list(await client.fetch(0.0)), client.next_offset
+    messages = [message for some in await client.fetch(0.0) for message in some.each()]
+    return messages, client.next_offset
 
 
 async def test_messages_from_the_offset_on_are_given_although_their_batch_comes_whole() -> None:
@@ -74,7 +75,7 @@ async def test_a_damaged_batch_is_refused_before_any_message_of_it_is_given(at: 
     client = PartitionClient(Answering(0, 100, good + bytes(damaged)), WHERE)
     client.next_offset = 10
     messages = await client.fetch(0.0)
-    assert next(messages) == (10, None, b"a")
+    assert list(next(messages).each()) == [(10, None, b"a")]
     with pytest.raises(
         LogError, match=r"partition 3: the batch at offset 11 cannot be read: its checksum .*"
     ) as caught:
@@ -96,7 +97,7 @@ async def test_a_batch_that_no_decoder_can_read_names_where_it_stands_and_does_n
     broken[17:21] = calc_crc32c(bytes(broken[21:])).to_bytes(4, "big")
     client = PartitionClient(Answering(0, 100, batch(b"a", first=10) + bytes(broken)), WHERE)
     messages = await client.fetch(0.0, 10)
-    assert next(messages) == (10, None, b"a")
+    assert list(next(messages).each()) == [(10, None, b"a")]
     with pytest.raises(
         LogError, match=rf"topic, partition 3: the batch at offset 11 cannot be read: .*{why}"
     ) as caught:
