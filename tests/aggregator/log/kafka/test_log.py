@@ -74,7 +74,7 @@ async def plant(settings: KafkaSettings, log: KafkaLog, *values: bytes | None) -
 
 
 async def read(log: KafkaLog, limit: int = 100, position: int = 0) -> tuple[PositionedEntry, ...]:
-    return (await log.read(0, position, limit, WAIT_S)).entries
+    return tuple((await log.read(0, position, limit, WAIT_S)).entries)
 
 
 async def test_the_entries_of_an_append_travel_in_one_message_a_partition(
