@@ -1,6 +1,6 @@
 """SHA-256 (FIPS 180-4) of many short messages at once, in a compiled loop that the compiler vectorises.
 
-:func:`hashlib.sha256` takes several times as long for a message of some hundred bytes, most of it for its objects.
+:func:`hashlib.sha256` takes up to three times as long for a message of some hundred bytes, most of it for its objects.
 :mod:`hushsum.delta_decoder` alone calls it.
 """
 

@@ -485,7 +485,7 @@ def warm_up() -> None:
     tables = {"name": "warm-up", "record": record, "sketch": sketch, "window": window}
     plan = Plan.from_fields({**tables, "privacy": privacy})
     run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
-    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(16)]
+    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(32)]
     Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("warm-up", delta, 0) for delta in deltas)], len(deltas))
     plan = Plan.from_fields({**tables, "privacy": {**privacy, "mode": "local"}})
     reports = ReportBatch(plan.id, 0, DeltaId(0, 0), np.zeros(1, np.int64)).pack(plan)

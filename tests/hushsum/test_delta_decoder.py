@@ -253,10 +253,12 @@ def test_checking_one_gives_its_records_or_the_reason(seed: int) -> None:
 def test_digests_are_those_of_each(seed: int) -> None:
     drawn = random.Random(seed)  # bytes to digest
     reader = READERS[0]
-    sizes = [*range(70), *(drawn.choice([95, 96, 177, 1304, 5000]) for _ in range(80))]
-    deltas = [drawn.randbytes(size) for size in sizes]
-    for count in (0, 1, 15, 16, 63, 64, 65, 128, 150):
+    deltas = [drawn.randbytes(size) for size in [*range(200), *(drawn.randrange(513) for _ in range(100))]]
+    for count in (0, 1, 31, 32, 63, 64, 65, 128, 300):
         some = drawn.sample(deltas, count)
+        expected = b"".join(digest(delta) for delta in some)
+        assert digests(reader.batch(some)).astype(">i8").tobytes() == expected, f"{count}, seed {seed}"
+        some = [*some, drawn.randbytes(drawn.choice([513, 1304, 5000]))]
         expected = b"".join(digest(delta) for delta in some)
         assert digests(reader.batch(some)).astype(">i8").tobytes() == expected, f"{count}, seed {seed}"
 
