@@ -2,13 +2,13 @@
 
 import enum
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
-from aggregator.fold.state import FoldMark, FoldState
+from aggregator.fold.state import FoldMark, FoldState, Int64
 from hushsum.errors import Reason
 from hushsum.labels import SEALED_WINDOW
 from hushsum.plan import Plan
@@ -51,10 +51,52 @@ class PositionedEntry(NamedTuple):
     problem: Reason | None = None
 
 
+class EntryColumns(Sequence[PositionedEntry]):
+    """Unsigned entries without a problem, as they lie in the bytes of the log; each becomes a value when it is read.
+
+    Args:
+        positions: (n,).
+        data: What the entries lie in, among other bytes.
+        spans: (n, 2) where each begins and ends.
+        appended_ms: (n,), negative where the log has no clock of its own.
+    """
+
+    def __init__(self, positions: Int64, data: bytes, spans: Int64, appended_ms: Int64) -> None:
+        self.positions, self.data, self.spans, self._appended_ms = positions, data, spans, appended_ms
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, index: int) -> PositionedEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> "EntryColumns": ...
+    def __getitem__(self, index: int | slice) -> "PositionedEntry | EntryColumns":
+        positions, spans, appended_ms = self.positions[index], self.spans[index], self._appended_ms[index]
+        if isinstance(index, slice):
+            return EntryColumns(positions, self.data, spans, appended_ms)
+        first, last = spans.tolist()
+        time_ms = None if appended_ms < 0 else int(appended_ms)
+        return PositionedEntry(int(positions), self.data[first:last], None, time_ms)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+def sizes_of(entries: Sequence[PositionedEntry]) -> list[int]:
+    """The bytes of each."""
+    if not isinstance(entries, EntryColumns):
+        return [len(positioned.data) for positioned in entries]
+    sizes: list[int] = (entries.spans[:, 1] - entries.spans[:, 0]).tolist()
+    return sizes
+
+
 class EntryBatch(NamedTuple):
     """Consecutive entries of a partition, and the position to read from next."""
 
-    entries: tuple[PositionedEntry, ...]
+    entries: Sequence[PositionedEntry]
     end: int
 
 

@@ -298,3 +298,19 @@ def decode(  # noqa: PLR0913, PLR0917 -- flat: loops take no objects
             spans[i, 0], spans[i, 1], spans[i, 2] = used, used + written, records
             used += written
     return len(states)
+
+
+@compiled
+def gather(data: Bytes, spans: Int64, to: Bytes) -> None:
+    """Copies the bytes of each delta, one after another, and leaves the rest as it is.
+
+    Args:
+        data: What the deltas lie in, among other bytes.
+        spans: (n, 2) where each begins and ends.
+        to: To be filled; there is room.
+    """
+    at = np.int64(0)
+    for i in range(len(spans)):
+        for place in range(spans[i, 0], spans[i, 1]):
+            to[np.uint64(at)] = data[np.uint64(place)]
+            at += 1

@@ -18,6 +18,7 @@ from aggregator.errors import StoreError
 from aggregator.fold.state import FoldMark, Int64, RowNumbers, StreamKey, StreamUse, grown
 from aggregator.fold.verdicts import RememberedKind
 from hushsum.errors import Reason
+from hushsum_proto.many_entries import client_and_stream, stream_key
 
 REACH: Final = 64
 DIGEST_BYTES: Final = 8
@@ -219,7 +220,7 @@ class StreamTable:
     """
 
     def __init__(self, packed: Mapping[StreamKey, bytes]) -> None:
-        self._rows: RowNumbers[tuple[str, int]] = RowNumbers((key.client_id, key.stream) for key in packed)
+        self._rows: RowNumbers[bytes] = RowNumbers(stream_key(*key) for key in packed)
         self.heads: Int64 = grown(np.empty((0, len(_NO_STREAM)), np.int64), len(packed), _NO_STREAM)
         for row, data in enumerate(packed.values()):
             highest, mask, last_window, count = StreamState.head_of(data)
@@ -235,12 +236,12 @@ class StreamTable:
 
     def get(self, key: tuple[str, int]) -> StreamState | None:
         """The state of a stream: a copy."""
-        row = self._rows.get(key)
+        row = self._rows.get(stream_key(*key))
         return None if row is None or self.heads[row, HIGHEST] < 0 else StreamState.from_bytes(self._packed(row))
 
     def is_above(self, key: tuple[str, int], sequence: int) -> bool:
         """Whether a number is above all that are remembered of a stream, as the next one of a live session is."""
-        row = self._rows.get(key)
+        row = self._rows.get(stream_key(*key))
         return row is None or bool(self.heads[row, HIGHEST] < sequence)
 
     def uses(self) -> Iterator[StreamUse]:
@@ -248,10 +249,10 @@ class StreamTable:
         lasts = self.heads[: len(self._rows.keys_of), LAST_WINDOW].tolist()
         for key, last_window in zip(self._rows.keys_of, lasts, strict=True):
             if key is not None:
-                yield StreamUse(*key, last_window)
+                yield StreamUse(*client_and_stream(key), last_window)
 
     def put(self, key: tuple[str, int], state: StreamState) -> None:
-        row = self._rows[key]
+        row = self._rows[stream_key(*key)]
         self._make_rows()
         data = state.to_bytes()
         highest, mask, last_window, count = StreamState.head_of(data)
@@ -266,8 +267,8 @@ class StreamTable:
         self.heads[row, :4] = highest, _signed(mask), last_window, count
         self.heads[row, CHANGED] = 1
 
-    def rows_of(self, keys: Iterable[tuple[str, int]], count: int, is_foreign: Callable[[str], bool]) -> Int64:
-        """Row numbers in :attr:`heads`, for the compiled loop, of ``count`` (client id, stream) pairs.
+    def rows_of(self, keys: Iterable[bytes], count: int, is_foreign: Callable[[str], bool]) -> Int64:
+        """Row numbers in :attr:`heads`, for the compiled loop, of ``count`` keys of streams.
 
         A stream without a row gets an unused one. If no id is recorded in it, because all its deltas were refused,
         :meth:`free_unused_rows` takes it back. A new stream of a client that belongs to another partition is marked
@@ -277,7 +278,7 @@ class StreamTable:
         rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
         self._make_rows()
         for key in self._rows.fresh[before:]:
-            if is_foreign(key[0]):
+            if is_foreign(client_and_stream(key)[0]):
                 self.heads[self._rows[key], HIGHEST] = FOREIGN
         return rows
 
@@ -315,7 +316,7 @@ class StreamTable:
             key = self._rows.keys_of[row]
             assert key is not None, "a stream that is forgotten has not changed"
             head = HEAD.pack(STREAM_FORMAT, highest, mask & _64_BITS, last_window, count)
-            found[StreamKey(*key)] = last_window, head + slots[begin : begin + count * SLOT_BYTES]
+            found[StreamKey(*client_and_stream(key))] = last_window, head + slots[begin : begin + count * SLOT_BYTES]
         return found
 
     def forget(self, window: int) -> None:

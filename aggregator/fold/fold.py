@@ -23,7 +23,6 @@ routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of 
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from operator import lt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,6 +61,7 @@ from hushsum_proto.entries import (
     partition_of,
     partition_of_sum,
 )
+from hushsum_proto.many_entries import DeltaColumns
 
 
 def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]:
@@ -163,10 +163,12 @@ class Fold:
         Returns:
             One verdict for each entry that is no seal, in their order.
         """
-        rising = [self.position - 1, *(position for position, _ in entries), end]
-        assert all(map(lt, rising, rising[1:])), f"positions do not rise from {self.position} to below {end}"
-        if {type(entry) for _, entry in entries} == {DeltaEntry}:
-            verdicts = Verdicts([*self._run(DeltaEntry, entries)])
+        columns = entries if isinstance(entries, DeltaColumns) else None
+        positions = [position for position, _ in entries] if columns is None else columns.positions
+        rising = np.concatenate(([self.position - 1], positions, [end]))
+        assert (np.diff(rising) > 0).all(), f"positions do not rise from {self.position} to below {end}"
+        if columns is not None and self._reader is not None:
+            verdicts = Verdicts([self._fold_together(self._reader, columns)])
         else:
             verdicts = Verdicts([part for kind, run in groupby(entries, _kind) for part in self._run(kind, run)])
         self.position = end
@@ -246,8 +248,8 @@ class Fold:
         self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
     ) -> Iterator[VerdictColumns | Verdict]:
         if kind is DeltaEntry and self._reader is not None:
-            positions, deltas = zip(*entries, strict=True)
-            yield self._fold_together(self._reader, positions, deltas)
+            deltas = [(position, entry) for position, entry in entries if isinstance(entry, DeltaEntry)]
+            yield self._fold_together(self._reader, DeltaColumns.of(deltas))
             return
         for position, entry in entries:
             if isinstance(entry, SealEntry):
@@ -265,9 +267,7 @@ class Fold:
 
     # ------------------------------------------------------------------------------------------------ many at once
 
-    def _fold_together(
-        self, reader: DeltaReader, positions: Sequence[int], entries: Sequence[DeltaEntry]
-    ) -> VerdictColumns:
+    def _fold_together(self, reader: DeltaReader, entries: DeltaColumns) -> VerdictColumns:
         """Folds many deltas in compiled loops, with the same counters, states and verdicts as one by one.
 
         The reader checks the deltas and writes down what they add; the tables give each the row of its stream; one loop
@@ -276,37 +276,36 @@ class Fold:
         """
         from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
 
-        deltas = [entry.delta for entry in entries]
-        clients = [entry.client_id for entry in entries]
-        batch, signs = reader.batch(deltas), digests(deltas)
+        batch = reader.gathered(entries.data, entries.delta_spans)
+        signs = digests(batch)
         codes = np.zeros(len(entries), np.uint8)
         others: dict[int, Verdict] = {}
         at = 0
         while at < len(entries):
             end, lessons = reader.read(batch, at), reader.lessons
-            rows = self._rows(batch, clients, at, end)
+            rows = self._rows(batch, entries, at, end)
             while at < end and lessons == reader.lessons:
                 at, why = self._loop(at, end, batch, signs, rows, codes)
                 if why == loops.UNUSUAL:
-                    others[at] = self._verdict(entries[at], positions[at])
+                    position, entry = entries[at]
+                    others[at] = self._verdict(entry, position)
                     at += 1
                 elif why == loops.OTHER_WINDOW:
                     self._current = int(batch.headers[at, 1])
                 elif why == loops.NO_ROOM:
                     self._streams.make_room(_ROOM)
-        return VerdictColumns(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
+        return VerdictColumns(codes.tobytes(), entries, batch.streams, batch.headers, others)
 
-    def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
+    def _rows(self, batch: Batch, entries: DeltaColumns, first: int, last: int) -> tuple[Int64, Int64]:
         """The table rows of the deltas ``first`` to before ``last``: streams, and contributions; zeroes before."""
         count = last - first
-        owners = clients[first:last]
         rows = np.zeros(last, np.int64)
-        keys = zip(owners, batch.streams[first:last].tolist(), strict=True)
+        keys = entries.stream_keys(batch.streams, first, last)
         rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
         if not self._counts_contributions:
             return rows, _NO_ROWS
         contribution_rows = np.zeros(last, np.int64)
-        windows = zip(batch.headers[first:last, 1].tolist(), owners, strict=True)
+        windows = zip(batch.headers[first:last, 1].tolist(), entries.client_ids(first, last), strict=True)
         contribution_rows[first:] = self._contributions.rows_of(windows, count)
         return rows, contribution_rows
 
@@ -486,7 +485,7 @@ def warm_up() -> None:
     tables = {"name": "warm-up", "record": record, "sketch": sketch, "window": window}
     plan = Plan.from_fields({**tables, "privacy": privacy})
     run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
-    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
+    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(32)]
     Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("warm-up", delta, 0) for delta in deltas)], len(deltas))
     plan = Plan.from_fields({**tables, "privacy": {**privacy, "mode": "local"}})
     reports = ReportBatch(plan.id, 0, DeltaId(0, 0), np.zeros(1, np.int64)).pack(plan)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
+from hushsum_proto.many_entries import DeltaColumns
 
 
 class VerdictKind(enum.StrEnum):
@@ -56,20 +57,21 @@ class VerdictColumns(NamedTuple):
 
     Attributes:
         codes: Indices into :data:`OUTCOMES`, a byte each.
+        deltas: Their positions and clients.
         headers: (n, 2): sequence numbers and windows.
         others: By place, those that were folded one by one.
     """
 
     codes: bytes
-    positions: Sequence[int]
-    clients: Sequence[str]
+    deltas: DeltaColumns
     streams: npt.NDArray[np.uint64]
     headers: npt.NDArray[np.int64]
     others: Mapping[int, Verdict]
 
     def values(self) -> Iterator[Verdict]:
         ids, headers = self.streams.tolist(), self.headers.tolist()
-        columns = zip(self.codes, self.positions, self.clients, ids, headers, strict=True)
+        clients = self.deltas.client_ids(0, len(self.deltas))
+        columns = zip(self.codes, self.deltas.positions.tolist(), clients, ids, headers, strict=True)
         for place, (code, position, client_id, stream, (sequence, window)) in enumerate(columns):
             other = self.others.get(place)
             if other is None:

@@ -8,8 +8,11 @@ the checks of a gateway.
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
+
 from aggregator.errors import LogError
-from aggregator.model import PositionedEntry
+from aggregator.fold.state import Int64
+from aggregator.model import EntryColumns, PositionedEntry
 from hushsum.delta import read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
@@ -29,7 +32,7 @@ from hushsum_proto.entries import (
     SealEntry,
 )
 from hushsum_proto.errors import MalformedEntryError, NewerEntryError
-from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
+from hushsum_proto.many_entries import delta_columns, joined, message_entries
 
 
 class OpenedMessage(NamedTuple):
@@ -64,8 +67,17 @@ class LogMessages(Protocol):
             LogError: It cannot be determined whether the message is to be trusted.
         """
 
-    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
-        """The one entry of each of many unsigned messages, if each has one; else None. Only for speed."""
+    def find(self, data: bytes, spans: Int64) -> Int64 | None:
+        """The entries of many unsigned messages at once; only for speed.
+
+        Args:
+            data: What the messages lie in.
+            spans: (n, 2) where each begins and ends.
+
+        Returns:
+            (k, 4): the message of each entry, its place in it, and where it begins and ends. None: :meth:`read` is to
+            be asked about each message.
+        """
 
 
 class PlainMessages:
@@ -76,8 +88,6 @@ class PlainMessages:
         return batch_to_bytes(Batch(tuple(entries)))
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
-        if (entries := batch_entries(value)) is not None:
-            return OpenedMessage(entries)
         try:
             batch = batch_from_bytes(value)
         except MalformedEntryError:
@@ -86,8 +96,8 @@ class PlainMessages:
             raise LogError(f"partition {partition}: signed message, but no key registry is configured: set `directory`")
         return _opened(batch, None)
 
-    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
-        return single_entries(values)
+    def find(self, data: bytes, spans: Int64) -> Int64 | None:
+        return message_entries(data, spans)
 
 
 class SignedMessages:
@@ -147,7 +157,7 @@ class SignedMessages:
             return _UNSIGNED
         return _opened(batch, key.role)
 
-    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:  # noqa: ARG002  the form of LogMessages
+    def find(self, data: bytes, spans: Int64) -> Int64 | None:  # noqa: ARG002  the form of LogMessages
         return None  # each has a signature of its own
 
 
@@ -167,18 +177,30 @@ _PROBLEMS: Final = {
 
 def admit_all(
     plan: Plan, partition: int, entry_batch: Sequence[PositionedEntry]
-) -> list[tuple[int, LogEntry | RefusedEntry]]:
+) -> Sequence[tuple[int, LogEntry | RefusedEntry]]:
     """The position of each entry and the result of :func:`admit` for it, faster than one by one."""
+    columns = entry_batch if isinstance(entry_batch, EntryColumns) else _columns(entry_batch)
+    found = None if columns is None else delta_columns(columns.positions, columns.data, columns.spans)
+    if found is None:
+        return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
+    deltas, odd = found
+    if not odd:
+        return deltas
+    admitted: list[tuple[int, LogEntry | RefusedEntry]] = list(deltas)
+    for place in odd:
+        admitted[place] = entry_batch[place].position, admit(plan, partition, entry_batch[place])
+    return admitted
+
+
+def _columns(entry_batch: Sequence[PositionedEntry]) -> EntryColumns | None:
+    """The columns of entries, if those that are deltas need no further check."""
     if not entry_batch:
-        return []
+        return None
     positions, entries, signers, _, problems = zip(*entry_batch, strict=True)
     if not _ADMITTED_AS_DELTAS.issuperset(signers) or set(problems) != {None}:
-        return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
-    ready = delta_entries(entries)
-    return [
-        (position, admit(plan, partition, entry_batch[place]) if delta is None else delta)
-        for place, (position, delta) in enumerate(zip(positions, ready, strict=True))
-    ]
+        return None
+    data, spans = joined(entries)
+    return EntryColumns(np.array(positions, np.int64), data, spans, np.full(len(spans), -1))
 
 
 def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry | RefusedEntry:

@@ -15,7 +15,7 @@ from aggregator.fold.fold import Fold
 from aggregator.interfaces import NO_TRACES, Log, Observer, Tracer
 from aggregator.log.entries import admit_all
 from aggregator.logs import describe_error, journal
-from aggregator.model import EntryBatch, PositionedEntry
+from aggregator.model import EntryBatch, PositionedEntry, sizes_of
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, retry, within
 from aggregator.store.store import Store
 from hushsum.plan import Plan
@@ -169,7 +169,7 @@ class Worker:
 
     async def _fold(self, entry_batch: EntryBatch) -> None:
         entries = entry_batch.entries
-        sizes = [len(positioned.data) for positioned in entries]
+        sizes = sizes_of(entries)
         self._limit = _limit_after(sizes, self._limit, self._settings)
         for start, stop in _turns(sizes, self._settings):
             self._apply(entries[start:stop], entry_batch.end if stop == len(entries) else entries[stop].position)

@@ -17,6 +17,7 @@ from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
+from hushsum_proto.many_entries import DeltaColumns
 
 TITLE = (
     "Fold, us a delta, W = 1024, batches of 512 (bare: a compiled loop over ready indices, for all deltas at once or "
@@ -43,7 +44,7 @@ def _measure(rows: int, records: int, *, quick: bool) -> Row:
         "fast": load.fold,
         "plain": slow.fold_plain,
         "entry": load.parse,
-        "digest": lambda: [digests(some) for some in load.batches],
+        "digest": lambda: [digests(some) for some in load.joined],
         "decode": load.decode,
     }
     rounds = Rounds(cases, repeats=1 if quick else 15)
@@ -83,8 +84,9 @@ class _Load:
         self.counters = np.zeros(rows * WIDTH, np.int64)
         self.entries = [(i, DeltaEntry(f"client-{i % STREAMS}", delta, 0)) for i, delta in enumerate(self.deltas)]
         self.logged = [entry_to_bytes(entry) for _, entry in self.entries]
-        self.batches = [self.deltas[at : at + BATCH] for at in range(0, count, BATCH)]
+        self.batches = [DeltaColumns.of(self.entries[at : at + BATCH]) for at in range(0, count, BATCH)]
         self.reader = _reader(self.plan)
+        self.joined = [self.reader.gathered(some.data, some.delta_spans) for some in self.batches]
         self.known = Delta.unpack(self.deltas[0], self.plan)
         self.reader.learn(self.known)
 
@@ -105,9 +107,8 @@ class _Load:
         assert reader is not None
         reader.learn(self.known)
         window.counters = self.counters.reshape(self.plan.counters_shape)
-        for at in range(0, len(self.entries), BATCH):
-            some = self.entries[at : at + BATCH]
-            assert fold.apply(some, some[-1][0] + 1).kinds() == {VerdictKind.COUNTED: len(some)}
+        for some in self.batches:
+            assert fold.apply(some, int(some.positions[-1]) + 1).kinds() == {VerdictKind.COUNTED: len(some)}
 
     def fold_plain(self) -> None:
         import os
@@ -128,7 +129,7 @@ class _Load:
 
     def decode(self) -> None:
         for some in self.batches:
-            batch, at = self.reader.batch(some), 0
+            batch, at = self.reader.gathered(some.data, some.delta_spans), 0
             while at < len(some):
                 at = self.reader.read(batch, at)
 

@@ -14,6 +14,7 @@ from hushsum.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 Number = Any  # an int64, or what the compiler makes one
 
 # Columns of what is found of an entry. Where the client's id ends at 0, protobuf is to be asked.
@@ -23,6 +24,13 @@ DELTA: Final = 2
 DELTA_END: Final = 3
 ARRIVED: Final = 4
 COLUMNS: Final = 5
+
+# Columns of where an entry is.
+MESSAGE: Final = 0
+PLACE: Final = 1
+BEGIN: Final = 2
+END: Final = 3
+PLACES: Final = 4
 
 _VERSION, _ARRIVED, _DELTA_BODY, _BATCH_BODY = 0x08, 0x10, 0x22, 0x32  # tags of Entry
 _CLIENT_ID, _DELTA = 0x0A, 0x12  # tags of DeltaEntry
@@ -66,16 +74,20 @@ def _field(data: Bytes, at: Number, end: Number, tag: Number) -> tuple[Number, N
 
 
 @compiled
-def scan_entries(data: Bytes, offsets: Int64, found: Int64) -> None:
+def scan_entries(data: Bytes, spans: Int64, found: Int64) -> bool:
     """What each entry holds, where it is a delta in the form that is written here.
 
     Args:
-        data: All entries, one after another.
-        offsets: (n + 1,) where each begins, and where the last one ends.
+        data: What all entries lie in.
+        spans: (n, 2) where each begins and ends.
         found: (n, COLUMNS) zeroes, to be filled.
+
+    Returns:
+        Whether each is one.
     """
-    for i in range(len(offsets) - 1):
-        at, end = offsets[i], offsets[i + 1]
+    count = 0
+    for i in range(len(spans)):
+        at, end = spans[i, 0], spans[i, 1]
         if not (_is_at(data, at, end, _VERSION) and _is_at(data, at + 1, end, _FORMAT)):
             continue
         at, arrived = at + 2, np.int64(0)
@@ -99,58 +111,91 @@ def scan_entries(data: Bytes, offsets: Int64, found: Int64) -> None:
             found[i, DELTA] = delta
             found[i, DELTA_END] = delta_end
             found[i, ARRIVED] = arrived
+            count += 1
+    return count == len(spans)
+
+
+@inlined
+def _batch(data: Bytes, at: Number, end: Number) -> Number:
+    """Where the entries of an unsigned batch begin, which ends where they do; or a negative number."""
+    if not (_is_at(data, at, end, _VERSION) and _is_at(data, at + 1, end, _FORMAT)):
+        return np.int64(-1)
+    first, body_end = _field(data, at + 2, end, _BATCH_BODY)
+    return first if body_end == end and first < end else np.int64(-1)
 
 
 @compiled
-def scan_singles(data: Bytes, offsets: Int64, found: Int64) -> bool:
-    """Where the one entry of each message begins and ends.
+def count_entries(data: Bytes, spans: Int64, most: int) -> int:
+    """How many entries some messages hold, if each is an unsigned batch in the form that is written here.
 
     Args:
-        data: All messages, one after another.
-        offsets: (n + 1,) where each begins, and where the last one ends.
-        found: (n, 2) to be filled.
+        data: What all messages lie in.
+        spans: (n, 2) where each begins and ends.
+        most: Of one message.
 
     Returns:
-        Whether each is an unsigned batch of one entry, in the form that is written here.
+        The number; −1: protobuf is to be asked.
     """
-    for i in range(len(offsets) - 1):
-        at, end = offsets[i], offsets[i + 1]
-        if not (_is_at(data, at, end, _VERSION) and _is_at(data, at + 1, end, _FORMAT)):
-            return False
-        first, body_end = _field(data, at + 2, end, _BATCH_BODY)
-        if body_end != end:
-            return False
-        first, entry_end = _field(data, first, end, _ENTRY)
-        if entry_end != end:
-            return False
-        found[i, 0] = first
-        found[i, 1] = end
-    return True
+    total = 0
+    for i in range(len(spans)):
+        end = spans[i, 1]
+        at = _batch(data, spans[i, 0], end)
+        count = 0
+        if at < 0:
+            return -1
+        while at < end:
+            _, at = _field(data, at, end, _ENTRY)
+            count += 1
+            if at < 0 or count > most:
+                return -1
+        total += count
+    return total
 
 
 @compiled
-def scan_batch(data: Bytes, found: Int64) -> int:
-    """Where the entries of an unsigned batch begin and end, where it has the form that is written here.
+def find_entries(data: Bytes, spans: Int64, found: Int64) -> None:
+    """Where the entries are that :func:`count_entries` has counted.
 
     Args:
-        data: The message.
-        found: (n, 2) to be filled; of more than ``n`` entries nothing is said.
-
-    Returns:
-        How many there are; 0: protobuf is to be asked.
+        data: As there.
+        spans: As there.
+        found: (number of entries, 4) to be filled: message, place in it, where it begins and ends.
     """
-    end = np.int64(len(data))
-    if not (_is_at(data, np.int64(0), end, _VERSION) and _is_at(data, np.int64(1), end, _FORMAT)):
-        return 0
-    at, body_end = _field(data, np.int64(2), end, _BATCH_BODY)
-    if body_end != end:
-        return 0
-    count = 0
-    while at < end:
-        first, at = _field(data, at, end, _ENTRY)
-        if at < 0 or count == len(found):
-            return 0
-        found[count, 0] = first
-        found[count, 1] = at
-        count += 1
-    return count
+    number = 0
+    for i in range(len(spans)):
+        end = spans[i, 1]
+        at = _batch(data, spans[i, 0], end)
+        place = 0
+        while at < end:
+            first, at = _field(data, at, end, _ENTRY)
+            found[number, MESSAGE] = i
+            found[number, PLACE] = place
+            found[number, BEGIN] = first
+            found[number, END] = at
+            number += 1
+            place += 1
+
+
+@compiled
+def write_keys(data: Bytes, found: Int64, streams: UInt64, first: int, last: int, keys: Bytes, ends: Int64) -> None:
+    """Writes the key of each stream: its number, 8 bytes in little-endian order, and its client's id.
+
+    Args:
+        data: What all entries lie in.
+        found: (n, COLUMNS) what :func:`scan_entries` has found in them.
+        streams: (n,).
+        first: The number of the first one.
+        last: The number after the last one.
+        keys: To be filled; there is room.
+        ends: (last − first,) to be filled: where each ends.
+    """
+    at = np.int64(0)
+    for i in range(first, last):
+        stream = streams[i]
+        for octet in range(8):
+            keys[at + octet] = (stream >> np.uint64(8 * octet)) & np.uint64(0xFF)
+        at += 8
+        for place in range(found[i, CLIENT], found[i, CLIENT_END]):
+            keys[at] = data[place]
+            at += 1
+        ends[i - first] = at

@@ -1,12 +1,12 @@
-"""Many entries of the log at once, as :mod:`hushsum_proto.convert` reads each: speed alone.
+"""Many entries of the log at once, in columns, as :mod:`hushsum_proto.convert` reads each: speed alone.
 
 What is not in the form that this version writes is said to be None here, and protobuf's word on it holds.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from functools import cache
 from types import ModuleType
-from typing import Final
+from typing import Final, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,96 +15,138 @@ from hushsum import compiled
 from hushsum_proto.batches import BATCH_ENTRIES_MAX
 from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry
 
-_FEW: Final = 4  # entries that are read sooner one by one
-_HEAD: Final = bytes([0x08, ENTRY_FORMAT, 0x32])  # the version, and the tag of a batch
-_ENTRY_TAG: Final = 0x0A
-_FEWEST_BYTES: Final = 2  # of an entry in a batch: its tag and its size
-_delta_entry: Final[Callable[[tuple[str, bytes, int]], DeltaEntry]] = partial(tuple.__new__, DeltaEntry)
+Int64 = npt.NDArray[np.int64]
+_KEY_BYTES: Final = 8  # of a key, before the client's id
+_ANY_TEXT: Final = "surrogatepass"  # a client id that is no text is refused by the fold, not here
 
 
-def delta_entries(entries: Sequence[bytes]) -> Sequence[DeltaEntry | None]:
-    """The delta of each entry; None of those that :func:`hushsum_proto.convert.entry_from_bytes` is to be asked about.
+class DeltaColumns(Sequence[tuple[int, DeltaEntry]]):
+    """Deltas with their positions, as they lie in the bytes of the log; each becomes a value when it is read.
 
     Args:
-        entries: The bytes of each.
+        positions: (n,) in the log.
+        data: What the entries lie in, among other bytes.
+        columns: (n, 5): where the client's id and the delta begin and end, and the time of arrival.
     """
-    loops = _loops() if len(entries) >= _FEW else None
-    if loops is None:
-        return [None] * len(entries)
-    data, offsets = _joined(entries)
-    found = np.zeros((len(entries), loops.COLUMNS), np.int64)
-    loops.scan_entries(np.frombuffer(data, np.uint8), offsets, found)
-    client, client_end, delta, delta_end, arrived = found.T.tolist()
-    text = data.decode("latin-1")  # the ids are ASCII, so that a part of it is what a part of the bytes decodes to
-    clients = map(text.__getitem__, map(slice, client, client_end))
-    deltas = map(data.__getitem__, map(slice, delta, delta_end))
-    read: list[DeltaEntry | None] = list(map(_delta_entry, zip(clients, deltas, arrived, strict=True)))
-    for place in np.flatnonzero(found[:, loops.CLIENT_END] == 0).tolist():
-        read[place] = None
-    return read
+
+    def __init__(self, positions: Int64, data: bytes, columns: Int64) -> None:
+        self.positions, self.data, self.columns = positions, data, columns
+
+    @classmethod
+    def of(cls, entries: Sequence[tuple[int, DeltaEntry]]) -> Self:
+        """The columns of some values."""
+        parts = [part for _, entry in entries for part in (entry.client_id.encode("utf-8", _ANY_TEXT), entry.delta)]
+        ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+        columns = np.zeros((len(entries), 5), np.int64)
+        columns[:, 1], columns[:, 2], columns[:, 3] = ends[::2], ends[::2], ends[1::2]
+        columns[1:, 0] = ends[1:-1:2]
+        columns[:, 4] = [entry.arrived_ms for _, entry in entries]
+        return cls(np.array([position for position, _ in entries], np.int64), b"".join(parts), columns)
+
+    @property
+    def delta_spans(self) -> Int64:
+        """(n, 2) where each delta begins and ends."""
+        return np.ascontiguousarray(self.columns[:, 2:4])
+
+    def client_id(self, place: int) -> str:
+        """The client of one delta."""
+        first, last = self.columns[place, :2].tolist()
+        return self.data[first:last].decode("utf-8", _ANY_TEXT)
+
+    def client_ids(self, first: int, last: int) -> list[str]:
+        """Those of the deltas ``first`` to before ``last``."""
+        bounds = self.columns[first:last, :2].tolist()
+        return [self.data[begin:end].decode("utf-8", _ANY_TEXT) for begin, end in bounds]
+
+    def stream_keys(self, streams: npt.NDArray[np.uint64], first: int, last: int) -> Iterator[bytes]:
+        """The keys, as of :func:`stream_key`, of the deltas ``first`` to before ``last``; ``streams`` are (n,)."""
+        lengths = self.columns[first:last, 1] - self.columns[first:last, 0]
+        keys = np.empty(int(lengths.sum()) + _KEY_BYTES * (last - first), np.uint8)
+        ends = np.empty(last - first, np.int64)
+        _compiled().write_keys(np.frombuffer(self.data, np.uint8), self.columns, streams, first, last, keys, ends)
+        bounds = ends.tolist()
+        return map(keys.tobytes().__getitem__, map(slice, [0, *bounds[:-1]], bounds))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, DeltaEntry]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[int, DeltaEntry]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, DeltaEntry] | Sequence[tuple[int, DeltaEntry]]:
+        if isinstance(index, slice):
+            return DeltaColumns(self.positions[index], self.data, self.columns[index])
+        _, _, first, last, arrived_ms = self.columns[index].tolist()
+        return int(self.positions[index]), DeltaEntry(self.client_id(index), self.data[first:last], arrived_ms)
 
 
-def single_entries(values: Sequence[bytes]) -> list[bytes] | None:
-    """The one entry of each message; None unless each is a message without a tag, in this format, of one entry.
+def stream_key(client_id: str, stream: int) -> bytes:
+    """One value for each stream of each client: its number, 8 bytes in little-endian order, and the client's id."""
+    return stream.to_bytes(_KEY_BYTES, "little") + client_id.encode("utf-8", _ANY_TEXT)
+
+
+def client_and_stream(key: bytes) -> tuple[str, int]:
+    """What :func:`stream_key` made a key of."""
+    return key[_KEY_BYTES:].decode("utf-8", _ANY_TEXT), int.from_bytes(key[:_KEY_BYTES], "little")
+
+
+def delta_columns(positions: Int64, data: bytes, spans: Int64) -> tuple[DeltaColumns, list[int]] | None:
+    """The deltas of some entries; None where loops do not run.
 
     Args:
-        values: Whole messages.
+        positions: (n,) in the log.
+        data: What the entries lie in.
+        spans: (n, 2) where each begins and ends.
+
+    Returns:
+        The deltas, and the places of entries that :func:`hushsum_proto.convert.entry_from_bytes` is to be asked about.
     """
-    loops = _loops() if len(values) >= _FEW else None
-    if loops is None:
-        return None
-    data, offsets = _joined(values)
-    found = np.empty((len(values), 2), np.int64)
-    if not loops.scan_singles(np.frombuffer(data, np.uint8), offsets, found):
-        return None
-    return list(map(data.__getitem__, map(slice, *found.T.tolist())))
-
-
-def batch_entries(value: bytes) -> tuple[bytes, ...] | None:
-    """The entries of a message without a tag, in this format; None where protobuf is to be asked.
-
-    Args:
-        value: The whole message.
-    """
-    if value[:3] != _HEAD:
-        return None
-    size, at = _size(value, 3)
-    if at + size != len(value) or size < _FEWEST_BYTES or value[at] != _ENTRY_TAG:
-        return None
-    size, first = _size(value, at + 1)
-    if first + size == len(value):
-        return (value[first:],)
     loops = _loops()
-    if loops is None or first + size > len(value):
+    if loops is None:
         return None
-    found = np.empty((min(len(value) // _FEWEST_BYTES, BATCH_ENTRIES_MAX), 2), np.int64)
-    count = loops.scan_batch(np.frombuffer(value, np.uint8), found)
-    return tuple(map(value.__getitem__, map(slice, *found[:count].T.tolist()))) if count else None
+    found = np.zeros((len(spans), loops.COLUMNS), np.int64)
+    # One layout of arrays: the loops are compiled once.
+    is_whole = loops.scan_entries(np.frombuffer(data, np.uint8), np.ascontiguousarray(spans), found)
+    odd = [] if is_whole else np.flatnonzero(found[:, loops.CLIENT_END] == 0).tolist()
+    return DeltaColumns(positions, data, found), odd
+
+
+def joined(parts: Sequence[bytes]) -> tuple[bytes, Int64]:
+    """All of them, and (n, 2) where each begins and ends."""
+    spans = np.zeros((len(parts), 2), np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=spans[:, 1])
+    spans[1:, 0] = spans[:-1, 1]
+    return b"".join(parts), spans
+
+
+def message_entries(data: bytes, spans: Int64) -> Int64 | None:
+    """The entries of unsigned messages: (k, 4) message, place in it, where it begins and ends.
+
+    Args:
+        data: What the messages lie in.
+        spans: (n, 2) where each begins and ends.
+
+    Returns:
+        None unless each message has the form that is written here, and 1 to 65,536 entries.
+    """
+    loops = _loops()
+    if loops is None:
+        return None
+    octets, spans = np.frombuffer(data, np.uint8), np.ascontiguousarray(spans)
+    count = loops.count_entries(octets, spans, BATCH_ENTRIES_MAX)
+    if count < 0:
+        return None
+    found = np.empty((count, loops.PLACES), np.int64)
+    loops.find_entries(octets, spans, found)
+    return found
 
 
 def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before."""
-    delta_entries([b""] * _FEW)
-    single_entries([b""] * _FEW)
-    batch_entries(_HEAD + bytes([4, _ENTRY_TAG, 0, _ENTRY_TAG, 0]))
-
-
-def _joined(parts: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """All of them, and (n + 1,) where each begins and the last one ends."""
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
-    return b"".join(parts), offsets
-
-
-def _size(value: bytes, at: int) -> tuple[int, int]:
-    """A length in as few bytes as it needs, and where it ends; what is none reaches beyond the value."""
-    nothing = len(value) + 1, at
-    size = 0
-    for place, octet in enumerate(value[at : at + 4]):
-        size |= (octet & 0x7F) << 7 * place
-        if octet < 0x80:  # the last one
-            return nothing if place and not octet else (size, at + place + 1)
-    return nothing
+    data, spans = joined([bytes([0x08, ENTRY_FORMAT, 0x32, 2, 0x0A, 0])])
+    message_entries(data, spans)
+    delta_columns(np.zeros(1, np.int64), data, spans)
 
 
 def _loops() -> ModuleType | None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 import hushsum_proto
@@ -34,7 +35,7 @@ from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes, is_s
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
-from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
+from hushsum_proto.many_entries import delta_columns, joined, message_entries
 from hushsum_proto.messages import chunks_of
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.fuzz import layouts, octets, protobuf, worlds
@@ -140,12 +141,30 @@ def _entries() -> Kit:
         is_seal(data)
         for which in ("fast", "plain"):
             with kernels(which):
-                found = delta_entries([_GOOD, data, _GOOD, data, _GOOD])
+                found = _deltas_of([_GOOD, data, _GOOD, data, _GOOD])
             expect([found[i] for i in (0, 2, 4)] == [_DELTA if which == "fast" else None] * 3, "a good entry is lost")
             expect(found[1] == found[3] and found[1] in {None, entry}, f"loops read {found[1]} of {entry}")
         return verdict
 
     return Kit(_ENTRIES, attempt, protobuf.mutated, first=re.compile("got other bytes|expected a format version"))
+
+
+def _deltas_of(entries: list[bytes]) -> list[DeltaEntry | None]:
+    found = delta_columns(np.arange(len(entries)), *joined(entries))
+    if found is None:
+        return [None] * len(entries)
+    return [None if place in found[1] else entry for place, (_, entry) in enumerate(found[0])]
+
+
+def _held_by(*messages: bytes) -> list[tuple[bytes, ...]] | None:
+    data, spans = joined(messages)
+    found = message_entries(data, spans)
+    if found is None:
+        return None
+    return [
+        tuple(data[first:last] for number, _, first, last in found.tolist() if number == message)
+        for message in range(len(messages))
+    ]
 
 
 def _messages() -> Kit:
@@ -169,10 +188,10 @@ def _messages() -> Kit:
         believed = _in_log(signed_log, data, "fast")
         for which in ("fast", "plain"):
             with kernels(which):
-                single, entries = single_entries([one, data, one, one]), batch_entries(data)
+                among, entries = _held_by(one, data, one), _held_by(data)
             alone = None if batch is None or batch.suite or batch.format_version != ENTRY_FORMAT else batch.entries
-            expect(entries in {None, alone}, "loops find other entries")
-            expect(single is None or (single[1],) == alone, "loops find another entry")
+            expect(entries is None or entries == [alone], "loops find other entries")
+            expect(among is None or among[1] == alone, "loops find other entries among others")
         is_seal(data)
         return verdict if verdict is not None or plain[1] is None else believed
 
@@ -335,7 +354,7 @@ TARGETS: Final = (
         "entry",
         (
             "hushsum_proto.convert.entry_from_bytes",
-            "hushsum_proto.many_entries.delta_entries",
+            "hushsum_proto.many_entries.delta_columns",
             "hushsum_proto.convert_batches.is_seal",
             "hushsum_proto.entry_loops",
         ),
@@ -346,8 +365,7 @@ TARGETS: Final = (
         "log-message",
         (
             "hushsum_proto.convert_batches.batch_from_bytes",
-            "hushsum_proto.many_entries.batch_entries",
-            "hushsum_proto.many_entries.single_entries",
+            "hushsum_proto.many_entries.message_entries",
             "aggregator.log.entries",
         ),
         _messages,

@@ -252,9 +252,28 @@ def test_checking_one_gives_its_records_or_the_reason(seed: int) -> None:
 
 def test_digests_are_those_of_each(seed: int) -> None:
     drawn = random.Random(seed)  # bytes to digest
-    deltas = [drawn.randbytes(drawn.choice([0, 1, 30, 31, 32, 95, 96, 177, 1304, 5000])) for _ in range(50)]
-    assert digests(deltas).astype(">i8").tobytes() == b"".join(digest(delta) for delta in deltas)
-    assert len(digests([])) == 0
+    reader = READERS[0]
+    deltas = [drawn.randbytes(size) for size in [*range(200), *(drawn.randrange(513) for _ in range(100))]]
+    for count in (0, 1, 31, 32, 63, 64, 65, 128, 300):
+        some = drawn.sample(deltas, count)
+        expected = b"".join(digest(delta) for delta in some)
+        assert digests(reader.batch(some)).astype(">i8").tobytes() == expected, f"{count}, seed {seed}"
+        some = [*some, drawn.randbytes(drawn.choice([513, 1304, 5000]))]
+        expected = b"".join(digest(delta) for delta in some)
+        assert digests(reader.batch(some)).astype(">i8").tobytes() == expected, f"{count}, seed {seed}"
+
+
+def test_deltas_are_gathered_as_they_are_joined(seed: int) -> None:
+    drawn, reader = random.Random(seed), READERS[0]
+    deltas = [drawn.randbytes(drawn.randrange(200)) for _ in range(30)]
+    data, spans = b"", []
+    for delta in deltas:
+        data += drawn.randbytes(drawn.randrange(9))
+        spans.append((len(data), len(data) + len(delta)))
+        data += delta
+    joined, gathered = reader.batch(deltas), reader.gathered(data, np.array(spans))
+    assert np.array_equal(joined.offsets, gathered.offsets)
+    assert [part.tobytes() for part in joined.packed] == [part.tobytes() for part in gathered.packed]
 
 
 def test_headers_are_read_as_alone(seed: int) -> None:

@@ -11,7 +11,14 @@ from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes
 from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError
-from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
+from hushsum_proto.many_entries import (
+    DeltaColumns,
+    client_and_stream,
+    delta_columns,
+    joined,
+    message_entries,
+    stream_key,
+)
 from hushsum_proto.v1 import wire_pb2 as pb
 
 PLAN_ID = bytes(32)
@@ -24,6 +31,35 @@ BODY = PLAIN[10:]  # the delta's size and what it holds, after the version, the 
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setenv("HUSHSUM_KERNELS", "fast")
+
+
+def delta_entries(entries: Sequence[bytes]) -> list[DeltaEntry | None]:
+    """The delta of each entry; None of those that protobuf is to be asked about."""
+    positions = 7 * np.arange(len(entries))
+    found = delta_columns(positions, *joined(entries))
+    if found is None:
+        return [None] * len(entries)
+    deltas, odd = found
+    assert [position for position, _ in deltas] == positions.tolist()
+    return [None if place in odd else entry for place, (_, entry) in enumerate(deltas)]
+
+
+def entries_of(*messages: bytes) -> list[tuple[bytes, ...]] | None:
+    """The entries of each message; None where protobuf is to be asked."""
+    data, spans = joined(messages)
+    found = message_entries(data, spans)
+    if found is None:
+        return None
+    held: list[tuple[bytes, ...]] = [()] * len(messages)
+    for message, place, first, last in found.tolist():
+        assert place == len(held[message])
+        held[message] += (data[first:last],)
+    return held
+
+
+def batch_entries(message: bytes) -> tuple[bytes, ...] | None:
+    found = entries_of(message)
+    return None if found is None else found[0]
 
 
 def test_the_parts_that_the_tests_put_together_are_what_they_are_called() -> None:
@@ -103,7 +139,6 @@ def test_where_loops_do_not_run_protobuf_reads_all(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HUSHSUM_KERNELS", "plain")
     assert list(delta_entries([PLAIN] * 9)) == [None] * 9
     assert batch_entries(many) is None
-    assert single_entries([many] * 9) is None
 
 
 def test_whatever_bytes_come_protobuf_says_the_same(seed: int, rng: np.random.Generator) -> None:
@@ -120,22 +155,41 @@ def test_whatever_messages_come_protobuf_says_the_same(seed: int, rng: np.random
     for value, entries in zip(made, found, strict=True):
         if entries is not None:
             assert batch_from_bytes(value) == Batch(entries), f"seed {seed}: {value.hex()}"
-            assert (single_entries([value] * 4) == [entries[0]] * 4) == (len(entries) == 1), f"seed {seed}"
+            assert entries_of(value, value) == [entries, entries], f"seed {seed}"
         elif _is_usual(value):
             pytest.fail(f"seed {seed}: {value.hex()}")
     assert sum(entries is not None for entries in found) > 800
 
 
-def test_messages_of_one_entry_are_read_together_only_if_all_are() -> None:
+def test_messages_are_read_together_only_if_all_are_unsigned_and_of_this_version() -> None:
     one, two = batch_to_bytes(Batch((b"a",))), batch_to_bytes(Batch((b"a", b"b")))
     signed = batch_to_bytes(Batch((b"a",), "key", 1, b"tag"))
     newer = batch_to_bytes(Batch((b"a",), format_version=2))
-    assert single_entries([one] * 5) == [b"a"] * 5
-    for other in (two, signed, newer, one[:-1], one + b"\0", b"", PLAIN):
+    assert entries_of(one, two, one) == [(b"a",), (b"a", b"b"), (b"a",)]
+    for other in (signed, newer, one[:-1], one + b"\0", b"", PLAIN):
         for place in range(5):
             values = [one] * 5
             values[place] = other
-            assert single_entries(values) is None
+            assert entries_of(*values) is None
+
+
+def test_columns_of_values_are_read_as_these_values() -> None:
+    entries = [(3, DELTA), (9, DeltaEntry("\u00e9\udc80", b"", -1)), (10, DeltaEntry("", b"x", 0))]
+    columns = DeltaColumns.of(entries)
+    assert list(columns) == entries
+    assert list(columns[1:]) == entries[1:]
+    assert columns.client_ids(1, 3) == ["\u00e9\udc80", ""]
+    assert columns.client_id(0) == "alice"
+
+
+def test_a_stream_has_one_key_however_it_is_found() -> None:
+    clients, streams = ["alice", "\u00e9", "", "alice"], [2**64 - 1, 5, 0, 256]
+    columns = DeltaColumns.of([(n, DeltaEntry(client, b"delta", 0)) for n, client in enumerate(clients)])
+    keys = [stream_key(client, stream) for client, stream in zip(clients, streams, strict=True)]
+    assert list(columns.stream_keys(np.array(streams, np.uint64), 0, 4)) == keys
+    assert list(columns.stream_keys(np.array(streams, np.uint64), 1, 3)) == keys[1:3]
+    assert [client_and_stream(key) for key in keys] == list(zip(clients, streams, strict=True))
+    assert len(set(keys)) == 4
 
 
 def test_a_batch_of_more_entries_than_one_may_hold_is_left_to_protobuf() -> None:

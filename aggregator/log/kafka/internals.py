@@ -23,12 +23,13 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import BytesIO
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import client as library
 from aiokafka.conn import AIOKafkaConnection
@@ -48,9 +49,12 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 from aiokafka.record.memory_records import MemoryRecords
 
 from aggregator.errors import LogError
+from aggregator.fold.state import Int64
 from aggregator.log.kafka.client import CONNECT_S, translated_errors, via_reachable_broker
 from aggregator.logs import journal
 from aggregator.runtime import Runtime
+from hushsum import compiled
+from hushsum_proto.many_entries import joined
 
 # ------------------------------------------------------------------------------------------------------ a partition
 
@@ -70,11 +74,46 @@ _FORMAT_AT: Final = 16
 _SIZE: Final = struct.Struct(">qi")
 _LAST_OFFSET: Final = struct.Struct(">i")
 _LAST_OFFSET_AT: Final = 23
+_COUNT: Final = struct.Struct(">i")  # of records
+_COUNT_AT: Final = 57
 _HEAD_BYTES: Final = 61
 _FULL_BYTES: Final = FETCH_BYTES // 2  # after so many bytes, more are likely to be available at once
 
 #: Offset, the brokers' time if the topic has it, and value.
 Message = tuple[int, int | None, bytes]
+
+
+class Messages(NamedTuple):
+    """Consecutive messages of a fetch.
+
+    Attributes:
+        offsets: (n,).
+        times_ms: (n,) by the brokers' clock; negative where the topic keeps the sender's.
+        data: What the values lie in, among other bytes.
+        spans: (n, 2) where each value begins and ends.
+        end: The offset after them, and after what follows and is no message.
+    """
+
+    offsets: Int64
+    times_ms: Int64
+    data: bytes
+    spans: Int64
+    end: int
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], end: int) -> Self:
+        times_ms = [_NO_TIME if time_ms is None else time_ms for _, time_ms, _ in messages]
+        offsets = np.array([offset for offset, _, _ in messages], np.int64)
+        data, spans = joined([value for _, _, value in messages])
+        return cls(offsets, np.array(times_ms, np.int64), data, spans, end)
+
+    def each(self) -> Iterator[Message]:
+        columns = zip(self.offsets.tolist(), self.times_ms.tolist(), self.spans.tolist(), strict=True)
+        for offset, time_ms, (first, last) in columns:
+            yield offset, None if time_ms < 0 else time_ms, self.data[first:last]
+
+
+_NO_TIME: Final = -1
 
 
 class OutOfRangeError(Exception):
@@ -116,10 +155,10 @@ class PartitionClient:
     def partition(self) -> int:
         return int(self._where.partition)
 
-    async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[Message]:
+    async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[Messages]:
         """As many messages from ``offset`` (or else ``next_offset``) on as a broker sends at once.
 
-        None if none came in ``wait_s`` seconds.
+        None if none came in ``wait_s`` seconds. Those before a damaged batch come before its LogError.
 
         Raises:
             OutOfRangeError: The partition does not hold the offset.
@@ -174,29 +213,110 @@ class PartitionClient:
             raise OutOfRangeError
         return tuple(fields)
 
-    def _unpack(self, data: bytes, offset: int) -> Iterator[Message]:
-        at = offset
-        try:
-            batches = MemoryRecords(data)
-            while batches.has_next():
-                batch = batches.next_batch()
-                at = max(offset, batch.base_offset)
-                if not batch.validate_crc():
-                    raise self._damaged(at, "its checksum does not match")
-                if not batch.is_control_batch:  # a transaction's end takes an offset, but is no message
-                    stamped = batch.timestamp_type == _LOG_APPEND_TIME
-                    for record in batch:
-                        if record.offset >= offset:  # a batch comes whole, even if only its end was asked for
-                            yield record.offset, record.timestamp if stamped else None, record.value or b""
-                self.next_offset = at = batch.next_offset
-        except LogError:
-            raise
-        except Exception as error:  # the decoder raises many kinds on damaged bytes
-            raise self._damaged(at, f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+    def _unpack(self, data: bytes, offset: int) -> Iterator[Messages]:
+        intact, problem = _intact_batches(data, offset)
+        messages = _messages_of(data, intact, offset)
+        if messages is not None:
+            if len(messages.offsets):
+                yield messages
+            if intact:
+                self.next_offset = intact[-1].batch.next_offset
+            intact.clear()
+        for _, _, batch in intact:
+            try:
+                held = _decoded(batch, offset)
+            except Exception as error:  # the decoder raises many kinds on damaged bytes
+                raise self._damaged(max(offset, batch.base_offset), _described(error)) from error
+            if held:
+                yield Messages.of(held, batch.next_offset)
+            self.next_offset = batch.next_offset
+        if problem is not None:
+            raise self._damaged(*problem)
 
     def _damaged(self, offset: int, why: str) -> LogError:
         what = f"the batch at offset {offset} cannot be read: {why}"
         return LogError(f"kafka, topic {self._where.topic}, partition {self.partition}: {what}; restore it")
+
+
+class _Located(NamedTuple):
+    """A batch, and where its bytes begin and end."""
+
+    begin: int
+    end: int
+    batch: Any
+
+
+def _intact_batches(data: bytes, offset: int) -> tuple[list[_Located], tuple[int, str] | None]:
+    """The batches before the first damaged one; and the offset of that one, and what is wrong with it."""
+    found: list[_Located] = []
+    at, begin = offset, 0
+    try:
+        batches = MemoryRecords(data)
+        while batches.has_next():
+            batch = batches.next_batch()
+            at = max(offset, batch.base_offset)
+            if not batch.validate_crc():
+                return found, (at, "its checksum does not match")
+            end = begin + _SIZE.size + _SIZE.unpack_from(data, begin)[1]
+            found.append(_Located(begin, end, batch))
+            at, begin = batch.next_offset, end
+    except Exception as error:  # noqa: BLE001  the decoder raises many kinds on damaged bytes
+        return found, (at, _described(error))
+    return found, None
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _time_of(batch: Any) -> int:
+    """When the broker took a batch; a negative number if the topic keeps the sender's times."""
+    return int(batch.max_timestamp) if batch.timestamp_type == _LOG_APPEND_TIME else _NO_TIME
+
+
+def _decoded(batch: Any, offset: int) -> list[Message]:
+    """The messages of a batch from ``offset`` on, as the library reads them: a batch comes whole."""
+    if batch.is_control_batch:  # a transaction's end takes an offset, but is no message
+        return []
+    is_stamped = batch.timestamp_type == _LOG_APPEND_TIME
+    return [
+        (record.offset, record.timestamp if is_stamped else None, record.value or b"")
+        for record in batch
+        if record.offset >= offset
+    ]
+
+
+def _messages_of(data: bytes, located: Sequence[_Located], offset: int) -> Messages | None:
+    """The messages of batches from ``offset`` on, by the compiled loop; None: the library is to be asked."""
+    if not located or not compiled.enabled():
+        return None
+    from aggregator.log.kafka import record_loops as loops
+
+    rows = []
+    for begin, end, batch in located:
+        if data[begin + _FORMAT_AT] != _FORMAT or batch.compression_type != 0:
+            return None
+        (count,) = _COUNT.unpack_from(data, begin + _COUNT_AT)
+        if not 0 <= count <= (end - begin) // loops.RECORD_BYTES_MIN:
+            return None
+        if not batch.is_control_batch:
+            rows.append((begin, end, batch.base_offset, _time_of(batch), count))
+    batches = np.array(rows, np.int64).reshape(-1, 5)
+    found = np.empty((int(batches[:, 4].sum()), loops.COLUMNS), np.int64)
+    count = loops.find_records(np.frombuffer(data, np.uint8), batches, offset, found)
+    if count < 0:
+        return None
+    found, end = found[:count], int(located[-1].batch.next_offset)
+    return Messages(found[:, loops.OFFSET], found[:, loops.TIME], data, found[:, [loops.BEGIN, loops.END]], end)
+
+
+def warm_up() -> None:
+    """Compiles the loop over records, or loads what was compiled before, where compiled loops run."""
+    if compiled.enabled():
+        from aggregator.log.kafka import record_loops as loops
+
+        nothing = np.frombuffer(bytes(1), np.uint8), np.zeros((0, 5), np.int64)
+        loops.find_records(*nothing, 0, np.zeros((0, loops.COLUMNS), np.int64))
 
 
 def _end_of(data: bytes) -> int | None:

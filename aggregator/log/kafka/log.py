@@ -29,6 +29,7 @@ from aggregator.log.kafka.internals import (
     abandon,
     end_client,
     topic_id,
+    warm_up,
     without_transactions,
 )
 from aggregator.log.kafka.reader import INDEX_BITS, PartitionReader
@@ -396,6 +397,7 @@ class KafkaLog:
     async def _reader(self, partition: int) -> PartitionReader:
         async with self._connecting["read", partition]:
             if partition not in self._readers:
+                await self._runtime.blocking(warm_up)
                 client = await self._connect(partition)
                 self._readers[partition] = PartitionReader(client, self._messages, self._runtime)
             return self._readers[partition]

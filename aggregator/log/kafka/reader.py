@@ -6,16 +6,18 @@ handed out, the next fetch is in progress if the broker is likely to have more: 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Final
 
+import numpy as np
+
 from aggregator.errors import LogError, LogGapError, LogUnavailableError
+from aggregator.fold.state import Int64
 from aggregator.log.entries import LogMessages
-from aggregator.log.kafka.internals import EARLIEST, LATEST, Message, OutOfRangeError, PartitionClient
-from aggregator.model import EntryBatch, PositionedEntry
+from aggregator.log.kafka.internals import EARLIEST, LATEST, Message, Messages, OutOfRangeError, PartitionClient
+from aggregator.model import EntryBatch, EntryColumns, PositionedEntry
 from aggregator.runtime import Runtime
 from hushsum.errors import Reason
 from hushsum_proto.errors import NewerEntryError
@@ -34,13 +36,13 @@ class PartitionReader:
         self._messages, self._runtime = messages, runtime
         self._one_at_a_time = asyncio.Lock()
         self._next: int | None = None  # the position after the entries that were handed out; None: seek first
-        self._fetched: Iterator[Message] = iter(())  # fetched, not decoded
-        self._left: deque[Message] = deque()  # likewise, and before those
-        self._single = True  # whether the latest message held one entry
+        self._fetched: Iterator[Messages] = iter(())  # fetched, not decoded
+        self._left: Iterator[Message] = iter(())  # likewise, before those, and to be decoded one by one
         self._opened: Sequence[PositionedEntry] = ()  # decoded, not handed out
+        self._after = 0  # the position after the messages of those
         self._skip = 0  # entries of the first message that another reader has handed out
         self._ahead: asyncio.Task[None] | None = None  # the next fetch
-        self._coming: Iterator[Message] = iter(())  # its result
+        self._coming: Iterator[Messages] = iter(())  # its result
 
     async def read(self, position: int, limit: int, wait_s: float) -> EntryBatch:
         """See :meth:`aggregator.interfaces.Log.read`; at most the entries of one fetch.
@@ -68,15 +70,13 @@ class PartitionReader:
     async def _seek(self, position: int) -> None:
         await self._forget_ahead()
         self._client.next_offset, self._skip = divmod(position, _INDEXES)
-        self._fetched, self._opened = iter(()), ()
-        self._left.clear()
+        self._fetched, self._left, self._opened = iter(()), iter(()), ()
         if self._skip:  # a fetch at the end of the partition would wait for this message, even if it never comes
             await self._expect_held(position)
 
     async def _collect(self, position: int, limit: int, wait_s: float) -> EntryBatch:
         began_s, left_s = self._runtime.monotonic(), wait_s
-        taken: list[PositionedEntry] = []
-        end = self._take(taken, limit, position)
+        taken, end = self._take(limit, position)
         while not taken:
             try:
                 await self._fetch(min(left_s, _POLL_S))
@@ -85,11 +85,11 @@ class PartitionReader:
                 raise LogUnavailableError(
                     f"kafka, partition {self._partition}: offset out of range, but now in range"
                 ) from None
-            end = self._take(taken, limit, position)
+            taken, end = self._take(limit, position)
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             if left_s <= 0:
                 break
-        return EntryBatch(tuple(taken), end)
+        return EntryBatch(taken, end)
 
     async def _fetch(self, wait_s: float) -> None:
         """Takes the messages of the fetch in progress, or else of a new one."""
@@ -114,51 +114,43 @@ class PartitionReader:
             if not ahead.cancelled():
                 ahead.exception()  # a lasting failure is met again
 
-    def _take(self, taken: list[PositionedEntry], limit: int, position: int) -> int:
-        """Moves fetched entries to ``taken``, up to the limit; returns the position after the last."""
-        if self._opened:
-            taken += self._opened[:limit]
-            self._opened = self._opened[limit:]
-            position = (taken[-1].position | (_INDEXES - 1)) + 1
-        room = limit - len(taken)
-        if not room:
-            return self._opened[0].position if self._opened else position
-        if self._single and not self._skip:
-            position, room = self._take_singles(taken, room, position)
-            if not room:
-                return position
-        while (message := self._message()) is not None:
-            held = self._open(message)
-            if len(held) > room:
-                taken += held[:room]
-                self._opened = held[room:]
-                return self._opened[0].position
-            taken += held
+    def _take(self, limit: int, position: int) -> EntryBatch:
+        """Fetched entries, up to the limit; none if there are none from ``position`` on."""
+        if not self._opened:
+            self._opened, self._after = self._open_some(limit, position)
+        taken, self._opened = self._opened[:limit], self._opened[limit:]
+        return EntryBatch(taken, self._opened[0].position if self._opened else self._after)
+
+    def _open_some(self, limit: int, position: int) -> EntryBatch:
+        """The entries of whole messages: of all that were fetched together, or else of as many as hold ``limit``."""
+        held: list[PositionedEntry] = []
+        while len(held) < limit:
+            message = next(self._left, None)
+            if message is None:
+                messages = None if held else next(self._fetched, None)
+                if messages is None:
+                    return EntryBatch(
+                        tuple(held), position if held else max(position, self._client.next_offset << INDEX_BITS)
+                    )
+                found = self._messages.find(messages.data, messages.spans)
+                if found is not None:
+                    return self._columns(messages, found)
+                self._left = messages.each()
+                continue
+            held += self._open(message)
             position = (message[0] + 1) << INDEX_BITS
-            room -= len(held)
-            if not room:
-                return position
-        return max(position, self._client.next_offset << INDEX_BITS)
+        return EntryBatch(tuple(held), position)
 
-    def _take_singles(self, taken: list[PositionedEntry], room: int, position: int) -> tuple[int, int]:
-        """Moves as many messages as there is room for, if each holds one entry; else it moves none.
-
-        Returns:
-            The position after the last, and the room that is left.
-        """
-        messages = [self._left.popleft() for _ in range(min(room, len(self._left)))]
-        messages += islice(self._fetched, room - len(messages))
-        offsets, times, values = zip(*messages, strict=True) if messages else ((), (), ())
-        entries = self._messages.single(values)
-        if entries is None:
-            self._left.extendleft(reversed(messages))
-            return position, room
-        positions = [offset << INDEX_BITS for offset in offsets]
-        taken += map(_positioned, zip(positions, entries, repeat(None), times, repeat(None), strict=False))
-        return positions[-1] + _INDEXES, room - len(messages)
-
-    def _message(self) -> Message | None:
-        return self._left.popleft() if self._left else next(self._fetched, None)
+    def _columns(self, messages: Messages, found: Int64) -> EntryBatch:
+        """The entries that were found in messages, in columns."""
+        numbers = found[:, 0]
+        positions = (messages.offsets[numbers] << INDEX_BITS) + found[:, 1]
+        entries = EntryColumns(positions, messages.data, found[:, 2:], messages.times_ms[numbers])
+        after = messages.end << INDEX_BITS
+        if self._skip:
+            first = int(np.searchsorted(numbers, 1))
+            return EntryBatch(entries[self._skipped(int(messages.offsets[0]), first) :], after)
+        return EntryBatch(entries, after)
 
     def _open(self, message: Message) -> Sequence[PositionedEntry]:
         """The entries of a message with their positions; a message without entries is one refused entry."""
@@ -169,7 +161,6 @@ class PartitionReader:
             raise LogError(f"partition {self._partition}, message {offset}: {error}") from error
         base = offset << INDEX_BITS
         entries, signer = opened.entries, opened.signer
-        self._single = len(entries) == 1
         held: Sequence[PositionedEntry]
         if opened.problem is not None or not entries:
             held = (PositionedEntry(base, b"", signer, appended_ms, opened.problem or Reason.MALFORMED),)
@@ -178,15 +169,15 @@ class PartitionReader:
         else:
             rest = (repeat(signer), repeat(appended_ms), repeat(None))
             held = [*map(_positioned, zip(range(base, base + len(entries)), entries, *rest, strict=False))]
-        return self._after_skip(offset, held) if self._skip else held
+        return held[self._skipped(offset, len(held)) :] if self._skip else held
 
-    def _after_skip(self, offset: int, held: Sequence[PositionedEntry]) -> Sequence[PositionedEntry]:
-        """The entries of a message that another reader has not handed out."""
+    def _skipped(self, offset: int, entries: int) -> int:
+        """How many entries of the message that was sought another reader has handed out."""
         skip, self._skip = self._skip, 0
-        if skip >= len(held):
-            what = f"message {offset} holds {len(held)} entries, although the fold has processed {skip} of them"
+        if skip >= entries:
+            what = f"message {offset} holds {entries} entries, although the fold has processed {skip} of them"
             raise LogError(f"partition {self._partition}: {what}: the log may have been replaced")
-        return held[skip:]
+        return skip
 
     async def _expect_held(self, position: int) -> None:
         """Raises LogGapError if the topic does not hold a position."""

@@ -1,5 +1,6 @@
 """A fold in compiled loops and one in NumPy say the same and store the same, whatever comes, in any batches."""
 
+import gc
 import random
 import tracemalloc
 from collections import Counter
@@ -187,6 +188,7 @@ def memory_after(plan: Plan, deltas: int, streams: int) -> int:
             assert fold.apply(entries, position).kinds() == {VerdictKind.COUNTED: 1000}
             fold.checkpoint()
             entries.clear()
+        gc.collect()  # what others left
         return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

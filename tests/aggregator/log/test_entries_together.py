@@ -14,6 +14,7 @@ from hushsum.errors import Reason
 from hushsum.signing import Directory, DirectoryKey, Role, SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, DeltaEntry, RefusedEntry, SealEntry
+from hushsum_proto.many_entries import joined
 from tests.aggregator.deltas import client_of, tally, tally_plan
 
 PLAN = tally_plan(counters=200)
@@ -63,7 +64,7 @@ def test_a_stretch_is_admitted_as_its_entries_are(
     for _ in range(60):
         entry_batch = stretch_of(rng, roles, unusual)
         expected = [(each.position, admit(PLAN, 0, each)) for each in entry_batch]
-        assert admit_all(PLAN, 0, entry_batch) == expected, f"seed {seed}"
+        assert list(admit_all(PLAN, 0, entry_batch)) == expected, f"seed {seed}"
 
 
 def test_a_problem_is_told_whatever_bytes_stand_with_it() -> None:
@@ -99,9 +100,15 @@ def test_messages_are_opened_together_as_each_is_alone(seed: int, rng: np.random
     for _ in range(300):
         kinds = rng.integers(0, rng.choice([2, 5]), rng.integers(0, 12))
         values = [some[kind]() for kind in kinds]
-        singles = messages.single(values)
-        if singles is not None:
-            assert [messages.read(0, value).entries for value in values] == [(each,) for each in singles], f"{seed}"
+        data, spans = joined(values)
+        found = messages.find(data, spans)
+        if found is not None:
+            held = [
+                (number, place, each)
+                for number, value in enumerate(values)
+                for place, each in enumerate(messages.read(0, value).entries)
+            ]
+            assert [(n, place, data[first:last]) for n, place, first, last in found.tolist()] == held, f"seed {seed}"
             together += 1
     assert together == 0 or together > 50
 
@@ -109,12 +116,13 @@ def test_messages_are_opened_together_as_each_is_alone(seed: int, rng: np.random
 def test_nothing_of_signed_messages_is_told_before_each_tag_is_checked() -> None:
     directory = Directory({"key": DirectoryKey("key", Role.GATEWAY, KEY.verify_key)})
     signed = SignedMessages(PLAN.id, directory, KEY)
-    assert signed.single([signed.write(0, DELTAS[:1], seals=False)] * 9) is None
-    assert PlainMessages().single([signed.write(0, DELTAS[:1], seals=False)] * 9) is None
+    data, spans = joined([signed.write(0, DELTAS[:1], seals=False)] * 9)
+    assert signed.find(data, spans) is None
+    assert PlainMessages().find(data, spans) is None
 
 
 def test_verdicts_are_counted_by_kind(rng: np.random.Generator) -> None:
-    entries = admit_all(PLAN, 0, stretch_of(rng, (None,), 0.3))
+    entries = list(admit_all(PLAN, 0, stretch_of(rng, (None,), 0.3)))
     entries += [(1000 + position, entry) for position, entry in entries]  # and every delta again
     verdicts, metrics = Fold(PLAN, 0, 1).apply(entries, 5000), Metrics()
     metrics.folded(2, 5000, verdicts)

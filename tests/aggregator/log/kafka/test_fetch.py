@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
@@ -47,10 +48,70 @@ def batch(*values: bytes, first: int) -> bytes:
     return first.to_bytes(8, "big") + bytes(builder.build())[8:]
 
 
+def varied(rng: np.random.Generator, first: int) -> tuple[bytes, int]:
+    """A batch of messages of many forms, and the offset after it."""
+    stamped, with_headers = rng.random() < 0.5, rng.random() < 0.2
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=int(rng.random() < 0.2),  # gzip
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=2**20,
+    )
+    offset = 0
+    for _ in range(rng.integers(1, 9)):
+        value = None if rng.random() < 0.1 else rng.bytes(int(rng.choice([0, 1, 63, 64, 200, 9000])))
+        key = rng.bytes(3) if rng.random() < 0.3 else None
+        headers = [("name", b"value")] if with_headers and rng.random() < 0.5 else []
+        builder.append(offset, timestamp=int(rng.integers(2**41)), key=key, value=value, headers=headers)
+        offset += int(rng.choice([1, 1, 2, 200]))
+    data = bytearray(first.to_bytes(8, "big") + bytes(builder.build())[8:])
+    if stamped:  # as brokers do that keep the time of arrival
+        data[22] |= 8
+        data[35:43] = int(rng.integers(2**41)).to_bytes(8, "big")
+        data[17:21] = calc_crc32c(bytes(data[21:])).to_bytes(4, "big")
+    last = int.from_bytes(data[23:27], "big")
+    return bytes(data), first + last + 1
+
+
+async def test_a_fetch_holds_what_the_library_reads_of_it(
+    seed: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    compared = 0
+    for _ in range(150):
+        data, first = b"", int(rng.integers(0, 2**40))
+        at = first
+        for _ in range(rng.integers(1, 5)):
+            some, at = varied(rng, at)
+            data += some
+        offset = int(rng.integers(first, at))
+        monkeypatch.setenv("HUSHSUM_KERNELS", "plain")
+        expected = await fetched(data, offset)
+        monkeypatch.setenv("HUSHSUM_KERNELS", "fast")
+        assert await fetched(data, offset) == expected, f"seed {seed}"
+        client = PartitionClient(Answering(0, 100, data), WHERE)
+        compared += len(list(await client.fetch(0.0, offset))) == 1  # by the compiled loop, or of one batch
+    assert compared > 20, f"seed {seed}"
+
+
+@pytest.mark.parametrize("change", [-1, 1, 40])
+async def test_a_record_with_a_wrong_size_is_left_to_the_library(change: int) -> None:
+    broken = bytearray(batch(b"value", b"other", first=11))
+    broken[61] += 2 * change  # the size of the first record
+    broken[17:21] = calc_crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    client = PartitionClient(Answering(0, 100, bytes(broken)), WHERE)
+    with pytest.raises(LogError, match="the batch at offset 11 cannot be read"):
+        list(await client.fetch(0.0, 11))
+
+
 async def fetched(data: bytes, offset: int) -> tuple[list[tuple[int, int | None, bytes]], int]:
     client = PartitionClient(Answering(0, 100, data), WHERE)
     client.next_offset = offset
-    return list(await client.fetch(0.0)), client.next_offset
+    messages = [message for some in await client.fetch(0.0) for message in some.each()]
+    return messages, client.next_offset
 
 
 async def test_messages_from_the_offset_on_are_given_although_their_batch_comes_whole() -> None:
@@ -74,7 +135,7 @@ async def test_a_damaged_batch_is_refused_before_any_message_of_it_is_given(at: 
     client = PartitionClient(Answering(0, 100, good + bytes(damaged)), WHERE)
     client.next_offset = 10
     messages = await client.fetch(0.0)
-    assert next(messages) == (10, None, b"a")
+    assert list(next(messages).each()) == [(10, None, b"a")]
     with pytest.raises(
         LogError, match=r"partition 3: the batch at offset 11 cannot be read: its checksum .*"
     ) as caught:
@@ -96,7 +157,7 @@ async def test_a_batch_that_no_decoder_can_read_names_where_it_stands_and_does_n
     broken[17:21] = calc_crc32c(bytes(broken[21:])).to_bytes(4, "big")
     client = PartitionClient(Answering(0, 100, batch(b"a", first=10) + bytes(broken)), WHERE)
     messages = await client.fetch(0.0, 10)
-    assert next(messages) == (10, None, b"a")
+    assert list(next(messages).each()) == [(10, None, b"a")]
     with pytest.raises(
         LogError, match=rf"topic, partition 3: the batch at offset 11 cannot be read: .*{why}"
     ) as caught:
