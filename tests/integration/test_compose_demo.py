@@ -50,6 +50,7 @@ class TestContainers:
         assert user == "10001"
         assert int(files) > 50
 
+    @pytest.mark.long
     def test_central_sums_survive_kills_and_nothing_is_left_behind(self, image: str) -> None:
         self.demonstrate(image, "central", next(filter(answers, TOOLS.values())))
 
