@@ -6,8 +6,9 @@ import heapq
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import count
 from typing import Final, Protocol, TypeVar
 
@@ -325,31 +326,33 @@ class SystemRuntime:
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
 
-        # The executor's own future is not awaited: that would take each result through two futures and their locks.
-        def run() -> None:
-            if result.cancelled():
-                return
-            try:
-                value = function(*arguments)
-            except BaseException as error:  # noqa: BLE001  any error is raised where the result is awaited
-                loop.call_soon_threadsafe(_fail, result, error)
-            else:
-                loop.call_soon_threadsafe(_settle, result, value)
-
-        self._threads.submit(run)
+        # run_in_executor would take each result through one more future.
+        done = self._threads.submit(function, *arguments)
+        done.add_done_callback(partial(_tell, loop, result))
         try:
             return await result
+        except asyncio.CancelledError:
+            done.cancel()
+            raise
         except OSError as error:
             if error.errno in NO_MORE_FILES:
                 raise OpenFilesError(f"too many open files: {error.strerror}") from error
             raise
+        finally:  # else an error, its traceback and its future would keep each other, and the arguments
+            del result, done
 
 
-def _settle(result: "asyncio.Future[T]", value: T) -> None:
-    if not result.done():  # else its caller was cancelled
-        result.set_result(value)
+def _tell(loop: asyncio.AbstractEventLoop, result: "asyncio.Future[T]", done: Future[T]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, result, done)
 
 
-def _fail(result: "asyncio.Future[T]", error: BaseException) -> None:
-    if not result.done():
+def _settle(result: "asyncio.Future[T]", done: Future[T]) -> None:
+    if result.done():  # its caller was cancelled
+        return
+    if done.cancelled():  # the threads have ended
+        result.cancel()
+    elif (error := done.exception()) is None:
+        result.set_result(done.result())
+    else:
         result.set_exception(error)

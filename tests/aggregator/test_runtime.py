@@ -1,8 +1,11 @@
 """Work that has a time-out: its result, its error, and what becomes of it when nobody waits any more."""
 
 import asyncio
+import errno
 import gc
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -56,6 +59,31 @@ async def test_a_call_in_a_thread_that_is_cancelled_before_it_begins_never_runs(
     await first
     await runtime.blocking(ran.append, "third")
     assert ran == ["first", "third"]
+
+
+class Large:
+    """An argument that can be referred to weakly."""
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "full"), ValueError("wrong")], ids=lambda each: type(each).__name__
+)
+async def test_a_call_in_a_thread_that_fails_keeps_none_of_its_arguments(error: Exception) -> None:
+    runtime, large = SystemRuntime(threads=1), Large()
+    seen = weakref.ref(large)
+
+    def refuse(_: Large) -> None:
+        raise type(error)(*error.args)
+
+    gc.disable()
+    try:
+        with suppress(type(error)):
+            await runtime.blocking(refuse, large)
+        del large
+        await runtime.blocking(int)  # the thread has let go of the call before
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_call_in_a_thread_that_is_cancelled_runs_to_its_end_and_its_error_is_nobodys() -> None:
