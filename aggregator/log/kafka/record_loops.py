@@ -74,8 +74,10 @@ def find_records(data: Bytes, batches: Int64, offset: int, found: Int64) -> int:
             size, at = _number(data, at, end)
             if at < 0 or size < 1 or size > end - at:
                 return -1
+            if data[at] != 0:  # the attributes; the format has none
+                return -1
             record_end = at + size
-            _, at = _number(data, at + 1, record_end)  # after the attributes: the time
+            _, at = _number(data, at + 1, record_end)  # the time
             delta, at = _number(data, at, record_end)
             _, at = _field(data, at, record_end)
             begin, at = _field(data, at, record_end)

@@ -107,6 +107,26 @@ async def test_a_record_with_a_wrong_size_is_left_to_the_library(change: int) ->
         list(await client.fetch(0.0, 11))
 
 
+async def test_a_record_with_attributes_is_read_as_the_library_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are a number to the library, and one byte to the format."""
+    pytest.importorskip("numba")
+    odd = bytearray(batch(b"some value", first=11))
+    assert odd[62] == 0, "the attributes, after the size of the record"
+    odd[62] = 0x80
+    odd[17:21] = calc_crc32c(bytes(odd[21:])).to_bytes(4, "big")
+    monkeypatch.setenv("HUSHSUM_KERNELS", "plain")
+    expected = await outcome(bytes(odd))
+    monkeypatch.setenv("HUSHSUM_KERNELS", "fast")
+    assert await outcome(bytes(odd)) == expected
+
+
+async def outcome(data: bytes) -> object:
+    try:
+        return await fetched(data, 11)
+    except LogError as error:
+        return str(error)
+
+
 async def fetched(data: bytes, offset: int) -> tuple[list[tuple[int, int | None, bytes]], int]:
     client = PartitionClient(Answering(0, 100, data), WHERE)
     client.next_offset = offset
