@@ -14,9 +14,9 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
 #: 1 had no withheld windows, no reservations, and spends without events; 2 no fences and no leases; 3 no signatures of
-#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences; 6 no copy of the receipts; 7 the state
-#: of a sequence in one row.
-STORE_FORMAT: Final = 8
+#: plans; 4 no claims of rounds and no bound receipts; 5 no cumulative sequences; 6 no copy of the receipts, and the
+#: state of a sequence in one row.
+STORE_FORMAT: Final = 7
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with the key of its randomness and the digest of its counters.
@@ -63,7 +63,7 @@ _RECEIPTS_COPY: Final = """CREATE TABLE receipts_copy (
 
 # The newest step of a plan's cumulative sequence: what the next one is drawn from, and a digest of all steps so far.
 # The state holds the noise, and is as secret as the counters of a sealed window; empty once the horizon is reached. A
-# long one goes on in `sequence_parts`; format 7 had all of it here.
+# long one goes on in `sequence_parts`; format 6 had all of it here.
 _SEQUENCES: Final = """CREATE TABLE sequences (
             plan INTEGER PRIMARY KEY, step INTEGER NOT NULL, window INTEGER NOT NULL,
             digest BLOB NOT NULL, state BLOB NOT NULL)"""
@@ -152,8 +152,7 @@ STORE_FILE: Final = DatabaseKind(
         3: (_PLAN_SIGNATURES,),
         4: (_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
         5: (_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
-        6: (_RECEIPTS_COPY,),
-        7: (_SEQUENCE_PARTS,),
+        6: (_RECEIPTS_COPY, _SEQUENCE_PARTS),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,
@@ -203,8 +202,10 @@ POSTGRES_MIGRATIONS: Final = (
         *_for_postgres(_SEQUENCES, _CLIENT_WINDOWS, _SEQUENCE_SPENDS, _UNPUBLISHED),
         "ALTER TABLE sequences ALTER COLUMN state SET STORAGE EXTERNAL",
     ),
-    _for_postgres(_RECEIPTS_COPY),
-    (*_for_postgres(_SEQUENCE_PARTS), "ALTER TABLE sequence_parts ALTER COLUMN data SET STORAGE EXTERNAL"),
+    (
+        *_for_postgres(_RECEIPTS_COPY, _SEQUENCE_PARTS),
+        "ALTER TABLE sequence_parts ALTER COLUMN data SET STORAGE EXTERNAL",
+    ),
 )
 POSTGRES_SCHEMA_FORMAT: Final = len(POSTGRES_MIGRATIONS)
 _LOCK: Final = 0x48755374  # "HuSt"

@@ -23,7 +23,7 @@ from tests.vectors.generate_files import ARCHIVE, FILES, PLAN
 
 ROOT = Path(__file__).resolve().parents[2]
 STORES = Path(__file__).parent.parent / "vectors" / "store"
-OLDER = [1, 2, 3, 4, 5, 6, 7]
+OLDER = [1, 2, 3, 4, 5, 6]
 POINTS = 20
 
 

@@ -48,8 +48,7 @@ TABLES: Final = (
     ("plan_signatures",),
     ("round_claims", "receipts"),
     ("sequences", "client_windows"),
-    ("receipts_copy",),
-    ("sequence_parts",),
+    ("receipts_copy", "sequence_parts"),
 )
 
 

@@ -17,7 +17,7 @@ from tests.vectors.generate_store import SIGNED
 
 #: One window is released, one is charged with key 1111..., one is open and holds a delta: written by those versions.
 SAMPLES = Path(__file__).parents[2] / "vectors" / "store"
-VERSIONS = [1, 2, 3, 4, 5, 6, 7]
+VERSIONS = [1, 2, 3, 4, 5, 6]
 TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 
 
@@ -85,7 +85,7 @@ def test_the_tables_of_this_format_are_those_of_its_sample(tmp_path: Path) -> No
     fresh.close()
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 6, 7, STORE_FORMAT])
+@pytest.mark.parametrize("version", [2, 3, 4, 6, STORE_FORMAT])
 async def test_a_service_goes_on_from_a_store_that_was_written_long_ago(tmp_path: Path, version: int) -> None:
     store = await open_sqlite_store(of_format(tmp_path, version), ManualRuntime())
     assert await store.signed_plan(PLAN.id) == (SIGNED if version >= 4 else None)
