@@ -24,7 +24,7 @@ from aggregator.data_dir import FILE_MODE, FOLDER_MODE, DataDir
 from aggregator.errors import AggregatorError, LogGapError, ReceiptsError
 from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.model import RegisteredPlan
-from aggregator.release.lost import Lost, find_lost, mark_every_lost
+from aggregator.release.lost import LostOutcomes, find_lost, mark_every_lost
 from aggregator.release.receipts import ReceiptLines, ReceiptsFile, reconcile
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
@@ -184,7 +184,7 @@ async def _check_log(folder: Path, store: Store, plan: RegisteredPlan, runtime: 
 
 async def restore(
     source: Path, target: Path, receipts: Sequence[Path], runtime: Runtime, *, marks_lost: bool = False
-) -> Lost:
+) -> LostOutcomes:
     """Makes a data folder of a back-up and of the newest receipts that survived; nothing is started.
 
     Args:
@@ -240,7 +240,7 @@ def _remove(folder: Path, made: bool) -> None:  # noqa: FBT001  called in a thre
         folder.rmdir()
 
 
-async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, *, marks_lost: bool) -> Lost:
+async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, *, marks_lost: bool) -> LostOutcomes:
     for path in (source / STORE, source / LOG, newest):
         await runtime.blocking(_copy, path, target / (RECEIPTS if path == newest else path.name))
     async with AsyncExitStack() as stack:
@@ -257,7 +257,7 @@ async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, 
     return lost
 
 
-def check_nothing_lost(lost: Lost, marks: str) -> None:
+def check_nothing_lost(lost: LostOutcomes, marks: str) -> None:
     """Raises BackupError if a back-up lacks outcomes; ``marks`` is what marks them."""
     if not lost.windows and not lost.unknown:
         return

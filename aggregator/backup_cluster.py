@@ -31,7 +31,7 @@ from aggregator.config import Config
 from aggregator.data_dir import FILE_MODE
 from aggregator.errors import LogGapError
 from aggregator.observability.metrics import Metrics
-from aggregator.release.lost import Lost, find_lost, mark_every_lost
+from aggregator.release.lost import LostOutcomes, find_lost, mark_every_lost
 from aggregator.release.receipts import ReceiptLines, read_line
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
@@ -85,7 +85,7 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         return await write_back_up(target, names, plans, lines, runtime, topics=topics)
 
 
-async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False) -> Lost:
+async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False) -> LostOutcomes:
     """Restores a dump into a database without the service's tables, and compares it with the topics.
 
     Returns:
@@ -116,9 +116,10 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
                 await backends.look_at_log(plan, registered.partitions)
             except LogGapError as error:
                 gaps[plan.name] = str(error)
+        lost = replace(await (mark_every_lost if marks_lost else find_lost)(store, receipts), gaps=gaps)
         if not marks_lost:
-            check_nothing_lost(replace(await find_lost(store, receipts), gaps=gaps), "`hushsum admin mark-lost`")
-        return replace(await mark_every_lost(store, receipts), gaps=gaps)
+            check_nothing_lost(lost, "`hushsum admin mark-lost`")
+        return lost
 
 
 async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExitStack) -> None:

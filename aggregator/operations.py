@@ -184,7 +184,7 @@ class ServiceOperations:
         status = await self._admin.status()
         states = await self._admin.unfinished()
         book = WindowBook(states)
-        first = _First(book.next_to_seal(), book.next_outcome(), min(states, default=None))
+        first = _NextWindows(book.next_to_seal(), book.next_outcome(), min(states, default=None))
         entries = [
             await self._window(window, state, states, first, status.releasing_stopped) for window, state in page.windows
         ]
@@ -192,7 +192,7 @@ class ServiceOperations:
         return WindowList(entries, page.more, counts, status.releasing_stopped)
 
     async def _window(
-        self, window: int, state: str, states: Mapping[int, WindowState], first: "_First", stopped: str
+        self, window: int, state: str, states: Mapping[int, WindowState], first: "_NextWindows", stopped: str
     ) -> WindowEntry:
         schedule, now_ms = self._plan.window, self._runtime.now_ms()
         start_ms, end_ms, due = schedule.start_ms(window), schedule.end_ms(window), due_ms(schedule, window)
@@ -203,7 +203,7 @@ class ServiceOperations:
         action = "" if not is_next else "seal" if state in UNSEALED else "release"
         return replace(entry, waits_for=await self._waits_for(window, state, first, stopped, now_ms), action=action)
 
-    async def _waits_for(self, window: int, state: str, first: "_First", stopped: str, now_ms: int) -> str:
+    async def _waits_for(self, window: int, state: str, first: "_NextWindows", stopped: str, now_ms: int) -> str:
         if state == WindowState.CLOSING:
             partitions = await self._admin.unsealed_partitions(window)
             listed = ", ".join(map(str, partitions))
@@ -464,7 +464,7 @@ class ServiceOperations:
         await self._tokens.look()
 
 
-class _First(NamedTuple):
+class _NextWindows(NamedTuple):
     """The windows that come first; None: there is none.
 
     Attributes:

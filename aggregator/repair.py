@@ -11,7 +11,7 @@ from aggregator.backup import STORE
 from aggregator.config import Config
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Receipts
-from aggregator.release.lost import Lost, mark_every_lost
+from aggregator.release.lost import LostOutcomes, mark_every_lost
 from aggregator.release.receipts import check_published, reconcile
 from aggregator.release.receipts_copy import begin_copy
 from aggregator.runtime import Runtime
@@ -65,10 +65,9 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
         assert sinks.copy is not None, "it is set"
         lines = await sinks.copy.catch_up()
         bound = await store.receipts_mark()
+        # In a topic the lost lines may have been there twice, and the mark counts all.
         if config.log == "sqlite" and bound is not None:
-            await sinks.copy.check(
-                bound
-            )  # in a topic the lost lines may have been there twice, and the mark counts all
+            await sinks.copy.check(bound)
         await check_published(store, lines)
         copied = await begin_copy(sinks.copy, sinks.first)
         mark, place = (await sinks.first.catch_up()).mark, (await sinks.copy.catch_up()).where
@@ -103,7 +102,7 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
         return place
 
 
-async def mark_all_lost(config: Config, runtime: Runtime) -> Lost:
+async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:
     """Marks the outcomes of every plan that receipts prove and the store lacks.
 
     Raises:

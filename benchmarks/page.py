@@ -40,7 +40,7 @@ from hushsum.privacy.events import TUMBLING
 from hushsum.releases import draw, spend_of
 from hushsum_page.library import warm_up
 from hushsum_page.viewer import Viewer
-from hushsum_simulator.testbed.kafka import KafkaBroker, missing_java
+from hushsum_simulator.testbed.kafka import JARS, KafkaBroker, missing_java
 from hushsum_simulator.testbed.postgres import PostgresServer, missing_postgres
 
 _ROWS: Final = 1000
@@ -83,7 +83,6 @@ _OTHER_PLANS: Final = 9
 _SPENDS_OF_OTHERS: Final = 10
 _TOKENS: Final = 50
 _PARTITIONS: Final = 4
-_JARS: Final = Path(".cache/kafka/jars")
 _OPERATORS_VIEWS: Final = {
     "service (processes, refusals, certificates)": "/service",
     "windows": "/windows",
@@ -104,7 +103,7 @@ def release_of(plan: hs.Plan, window: int, seed: int) -> hs.Release:
     return draw(sketch, kind="tumbling", window=window, entropy=OsEntropy(), accounted=True)
 
 
-class Took(NamedTuple):
+class TimedAnswer(NamedTuple):
     """How long a request took.
 
     Attributes:
@@ -136,19 +135,19 @@ class Reader:
             sent = urlencode({**hidden, **form}).encode()
             self._opener.open(urllib.request.Request(address, sent, headers)).close()  # noqa: S310  our own page
 
-    def get(self, address: str) -> Took:
+    def get(self, address: str) -> TimedAnswer:
         """Asks for an address."""
         cpu, wall = time.process_time(), time.perf_counter()
         with self._opener.open(self._base + address) as answer:
             data: bytes = answer.read()
-        return Took(1000 * (time.process_time() - cpu), 1000 * (time.perf_counter() - wall), data)
+        return TimedAnswer(1000 * (time.process_time() - cpu), 1000 * (time.perf_counter() - wall), data)
 
     def addresses(self, start: str, pattern: str) -> list[str]:
         """What a pattern finds in the page of an address."""
         return re.findall(pattern, self.get(start).data.decode())
 
 
-def _say(view: str, cold: Sequence[Took], warm: Sequence[Took] = ()) -> None:
+def _say(view: str, cold: Sequence[TimedAnswer], warm: Sequence[TimedAnswer] = ()) -> None:
     medians = [
         (median(each.cpu_ms for each in took), median(each.wall_ms for each in took)) for took in (cold, warm) if took
     ]
@@ -157,7 +156,7 @@ def _say(view: str, cold: Sequence[Took], warm: Sequence[Took] = ()) -> None:
     print(f"{view:46}{texts} {len(cold[0].data) / 1000:6.0f}{late}")
 
 
-class _Pages:
+class _StartedPage:
     """The page over some releases: one that has just been started, for each reader."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -186,9 +185,9 @@ def measure(folder: Path) -> None:
         _over_time(folder, windows, plan)
     write_journal("error", "console")
     asyncio.run(_operators_views("SQLite", {}))
-    if missing_postgres() is not None or missing_java() is not None or not _JARS.exists():
+    if missing_postgres() is not None or missing_java() is not None or not JARS.exists():
         return
-    with PostgresServer() as server, KafkaBroker(_JARS) as broker:
+    with PostgresServer() as server, KafkaBroker(JARS) as broker:
         cluster = {
             "store": "postgresql",
             "postgres_dsn": server.fresh_database(),
@@ -207,11 +206,11 @@ def _analysts_views(folder: Path, name: str, plan: hs.Plan) -> None:
         release_of(plan, 472_222 + number, number).save(paths[-1])
     held = f"hold{plan.vectors.dim - 1}=5" if plan.vectors.dim > 1 else "kind=density"
     asked = "&".join(f"c{column}=5" for column in range(plan.vectors.dim))
-    with _Pages(paths) as reader:
+    with _StartedPage(paths) as reader:
         releases = reader.addresses(_plan_address(reader), r'"(/releases/[0-9a-f]{16})"')[:_ROUNDS]
         page = reader.get(releases[0]).data.decode()
         kinds = [each for each in _KINDS if f'value="{each}"' in page]
-    with _Pages(paths) as reader:
+    with _StartedPage(paths) as reader:
         _say(name, [reader.get(each) for each in releases], [reader.get(f"{each}?{held}") for each in releases])
         for kind in kinds:
             _say(f"  {kind}", [reader.get(f"{each}?kind={kind}") for each in releases])
@@ -219,15 +218,15 @@ def _analysts_views(folder: Path, name: str, plan: hs.Plan) -> None:
         _say("  CSV", [reader.get(f"{each}/figure.csv") for each in releases])
     if not name.startswith("hashed, 1"):
         return
-    cold, warm = list[Took](), list[Took]()
+    cold, warm = list[TimedAnswer](), list[TimedAnswer]()
     for number in range(_ROUNDS):
-        with _Pages(paths[number : number + 2]) as reader:
+        with _StartedPage(paths[number : number + 2]) as reader:
             pair = reader.addresses(_plan_address(reader), r'"/releases/([0-9a-f]{16})"')
             compared = f"/compare?first={pair[0]}&second={pair[1]}"
             cold.append(reader.get(compared))
             warm.append(reader.get(f"{compared}&hold1=4"))
     _say("  two compared", cold, warm)
-    with _Pages(paths) as reader:
+    with _StartedPage(paths) as reader:
         _say("  PNG, a file made by matplotlib", [reader.get(f"{each}/figure.png") for each in releases])
 
 
@@ -236,9 +235,9 @@ def _over_time(folder: Path, windows: int, plan: hs.Plan) -> None:
     for number in range(windows):
         paths.append(folder / f"{windows}-w{number}.hush")
         release_of(plan, 472_222 + number, number).save(paths[-1])
-    lists, cold, warm = (list[Took]() for _ in range(3))
+    lists, cold, warm = (list[TimedAnswer]() for _ in range(3))
     for _ in range(_ROUNDS):
-        with _Pages(paths) as reader:
+        with _StartedPage(paths) as reader:
             address = _plan_address(reader)
             lists.append(reader.get(address))
             cold.append(reader.get(f"{address}/time"))
@@ -247,7 +246,7 @@ def _over_time(folder: Path, windows: int, plan: hs.Plan) -> None:
     _say(f"{windows} windows, {buckets:,} buckets: the list", lists)
     _say("  over time", cold, warm)
     if windows == _WINDOWS:
-        with _Pages(paths) as reader:
+        with _StartedPage(paths) as reader:
             print(f"another loop's longest wait while pictures are drawn: {1000 * _longest_wait(reader):.0f} ms")
 
 

@@ -218,13 +218,13 @@ def _read(plan: Plan, cumulation: Cumulation, table: Table) -> CumulativeState:
 
 def _split(words: Counters, parts: Parts, buffers: Counters) -> Iterator[memoryview]:
     """Whole vectors in packed blocks, of which the next one overwrites the one before."""
-    packer = _Packer(words.size)
+    packer = _BlockPacker(words.size)
     for start in range(0, words.size, _BLOCK):
         at = slice(start, start + _BLOCK)
         yield packer.packed(words[at], parts[at], buffers[:, at])
 
 
-class _Packer:
+class _BlockPacker:
     """Packs blocks of up to ``n`` counters, one after another into the same memory."""
 
     def __init__(self, n: int) -> None:
@@ -281,8 +281,8 @@ def _parts(rests: Counters, bits: int) -> Parts:
 
 def _width(vector: Counters, *, is_signed: bool) -> int:
     """In how many bytes each of its numbers fits, 1 to 8."""
-    low, high = int(vector.min()), int(vector.max())
-    return (max(high.bit_length(), (~low).bit_length()) + is_signed + 7) // 8 or 1
+    bits = max((each if each >= 0 else ~each).bit_length() for each in (int(vector.min()), int(vector.max())))
+    return (bits + is_signed + 7) // 8 or 1
 
 
 def _unpack(data: memoryview, width: int, vector: Counters, *, is_signed: bool) -> None:
@@ -409,7 +409,7 @@ def _with_buffers(
 
     ``values`` are draws, which become what is published. Block after block, so that vectors are never in memory whole.
     """
-    advance, packer = _advance(exact.size), _Packer(exact.size)
+    advance, packer = _advance(exact.size), _BlockPacker(exact.size)
     for start, block in zip(range(0, exact.size, _BLOCK), before, strict=True):
         at = slice(start, start + _BLOCK)
         advance(made, exact[at], values[at], *block)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggregator.config import Config
-    from aggregator.release.lost import Lost
+    from aggregator.release.lost import LostOutcomes
 
 _FILE: Final = click.Path(dir_okay=False, path_type=str)
 _PATH: Final = click.Path(path_type=Path)
@@ -270,7 +270,7 @@ def _lines(count: int) -> str:
     return f"{count} line" if count == 1 else f"{count} lines"
 
 
-def _say_lost(lost: "Lost") -> None:
+def _say_lost(lost: "LostOutcomes") -> None:
     from aggregator.release.lost import numbered
 
     for name, windows in lost.windows.items():

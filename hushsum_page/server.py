@@ -92,7 +92,7 @@ class _Loop(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, **settings)
 
 
-class _Protocol(H11Protocol):
+class _HttpProtocol(H11Protocol):
     """HTTP/1.1, whose answers to what is no HTTP have the headers of all others."""
 
     def send_400_response(self, msg: str) -> None:
@@ -142,7 +142,7 @@ class PageServer:
     async def _serve(self) -> None:
         config = uvicorn.Config(
             self._app,
-            http=_Protocol,
+            http=_HttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -165,7 +165,7 @@ class Fold:
         """
         columns = entries if isinstance(entries, DeltaColumns) else None
         positions = [position for position, _ in entries] if columns is None else columns.positions
-        rising = np.concatenate(([self.position - 1], positions, [end]))
+        rising = np.concatenate(([self.position - 1], np.array(positions, np.int64), [end]))
         assert (np.diff(rising) > 0).all(), f"positions do not rise from {self.position} to below {end}"
         if columns is not None and self._reader is not None:
             verdicts = Verdicts([self._fold_together(self._reader, columns)])
@@ -485,7 +485,7 @@ def warm_up() -> None:
     tables = {"name": "warm-up", "record": record, "sketch": sketch, "window": window}
     plan = Plan.from_fields({**tables, "privacy": privacy})
     run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
-    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(32)]
+    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
     Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("warm-up", delta, 0) for delta in deltas)], len(deltas))
     plan = Plan.from_fields({**tables, "privacy": {**privacy, "mode": "local"}})
     reports = ReportBatch(plan.id, 0, DeltaId(0, 0), np.zeros(1, np.int64)).pack(plan)

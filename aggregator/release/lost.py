@@ -22,7 +22,7 @@ _ID_SHOWN: Final = 12  # characters of a plan's id
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostOutcomes:
     """Outcomes that receipts prove and a store lacks: their windows, in order.
 
     Attributes:
@@ -51,7 +51,7 @@ def numbered(windows: Sequence[int]) -> str:
     return f"{'window' if len(windows) == 1 else 'windows'} {', '.join(map(str, windows))}"
 
 
-async def find_lost(store: Store, receipts: Receipts) -> Lost:
+async def find_lost(store: Store, receipts: Receipts) -> LostOutcomes:
     """What a store lacks; nothing is changed.
 
     Raises:
@@ -67,10 +67,10 @@ async def find_lost(store: Store, receipts: Receipts) -> Lost:
     for plan_id, _, window, *_ in await receipts.read():
         if plan_id not in known:
             unknown.setdefault(plan_id.hex(), []).append(window)
-    return Lost(windows, {plan_id: sorted(lost) for plan_id, lost in unknown.items()})
+    return LostOutcomes(windows, {plan_id: sorted(lost) for plan_id, lost in unknown.items()})
 
 
-async def mark_every_lost(store: Store, receipts: Receipts) -> Lost:
+async def mark_every_lost(store: Store, receipts: Receipts) -> LostOutcomes:
     """As :func:`mark_lost`, of every plan that the store has; no process may release meanwhile.
 
     Returns:

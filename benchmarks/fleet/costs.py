@@ -18,7 +18,7 @@ from aggregator.fold.fold import Fold, warm_up
 from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.model import NewEntry
+from aggregator.model import ClaimedFold, NewEntry
 from aggregator.observability.metrics import Metrics
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
@@ -29,7 +29,7 @@ from benchmarks.service.deltas import Deltas, plan_of
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import JARS, KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres, PostgresServer
 
 TITLE = (
@@ -37,7 +37,6 @@ TITLE = (
     "table and index; CPU: of the worker's process, from Kafka into counters and into PostgreSQL; rows/s: a checkpoint)"
 )
 ROWS: Final = 100
-_JARS: Final = Path(".cache/kafka/jars")
 _SETTINGS: Final = WorkerSettings()
 _STREAM_STEP: Final = 0x9E3779B97F4A7C15  # odd: streams are spread over 64 bits, as random ones are
 _AT_ONCE: Final = 64  # deltas that a gateway appends at once in a busy hour
@@ -47,7 +46,7 @@ def measure(*, quick: bool) -> list[Row]:
     """One row for each thing that is measured."""
     warm_up()
     count, rounds = (2_000, 1) if quick else (40_000, 5)
-    with KafkaBroker(_JARS) as broker, PostgresServer() as server:
+    with KafkaBroker(JARS) as broker, PostgresServer() as server:
         return asyncio.run(_measure(broker, server, count, rounds))
 
 
@@ -73,7 +72,7 @@ def _row(what: str, figure: float, unit: str) -> Row:
     return {"what": what, "figure": figure, "unit": unit}
 
 
-class Fleet:
+class DeviceEntries:
     """Entries of the log: the n-th delta of each device, in the order of the devices."""
 
     def __init__(self, plan: Plan, window: int) -> None:
@@ -92,13 +91,13 @@ async def log_bytes(broker: KafkaBroker, *, rows: int, count: int, at_once: int)
     plan, runtime = plan_of(rows), SystemRuntime(threads=2)
     settings = KafkaSettings(broker.bootstrap, f"bytes-{rows}-{at_once}")
     log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, Metrics())
-    await _append(log, Fleet(plan, 0), count, 0, at_once)
+    await _append(log, DeviceEntries(plan, 0), count, 0, at_once)
     topic = log.topic
     await log.close()
     return sum(path.stat().st_size for path in (broker.data / f"{topic}-0").glob("*.log")) / count
 
 
-async def _append(log: KafkaLog, fleet: Fleet, count: int, number: int, at_once: int) -> None:
+async def _append(log: KafkaLog, fleet: DeviceEntries, count: int, number: int, at_once: int) -> None:
     entries = [NewEntry(0, fleet.window, entry_to_bytes(entry)) for entry in fleet.entries(count, number)]
     for at in range(0, count, at_once):
         await log.append(entries[at : at + at_once])
@@ -135,11 +134,8 @@ async def postgres_row_bytes(server: Postgres, count: int) -> float:
 async def _checkpoints(store: Store, count: int, *, deltas: int) -> list[float]:
     """Checkpoints of that many deltas of each device, as often as a worker makes them; how long they took, by delta."""
     plan = plan_of(ROWS)
-    await store.register(plan, 1, 0)
-    await store.open_windows(plan.id, 0, 0)
-    claimed = await store.claim_partition(plan, 0, "bench")
-    assert claimed is not None, "registered above"
-    fold, fleet, at, took = Fold(plan, 0, 1, claimed.state), Fleet(plan, 0), 0, list[float]()
+    claimed = await _claimed(store, plan)
+    fold, fleet, at, took = Fold(plan, 0, 1, claimed.state), DeviceEntries(plan, 0), 0, list[float]()
     for number in range(deltas):
         seconds, entries = 0.0, [*fleet.entries(count, number)]
         for first in range(0, count, _SETTINGS.checkpoint_entries):
@@ -151,6 +147,15 @@ async def _checkpoints(store: Store, count: int, *, deltas: int) -> list[float]:
             seconds += time.perf_counter() - began_s
         took.append(seconds)
     return took
+
+
+async def _claimed(store: Store, plan: Plan) -> ClaimedFold:
+    """The one partition of a plan, in a window that is open."""
+    await store.register(plan, 1, 0)
+    await store.open_windows(plan.id, 0, 0)
+    claimed = await store.claim_partition(plan, 0, "bench")
+    assert claimed is not None, "registered above"
+    return claimed
 
 
 async def _rows_per_second(server: Postgres, count: int, rounds: int) -> tuple[float, float]:
@@ -172,11 +177,8 @@ async def _worker_s(broker: KafkaBroker, server: Postgres, count: int, name: str
     settings = KafkaSettings(broker.bootstrap, f"cpu-{name.replace(' ', '-')}")
     log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, metrics)
     store = Store(await PostgresDatabase.open(PostgresSettings(server.fresh_database(), pool=2), runtime))
-    await store.register(plan, 1, 0)
-    await store.open_windows(plan.id, 0, 0)
-    claimed = await store.claim_partition(plan, 0, "bench")
-    assert claimed is not None, "registered above"
-    fleet, ends = Fleet(plan, 0), list[int]()
+    claimed = await _claimed(store, plan)
+    fleet, ends = DeviceEntries(plan, 0), list[int]()
     for number in range(2):
         await _append(log, fleet, count, number, _AT_ONCE)
         ends.append(await log.end(0))

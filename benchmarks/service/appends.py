@@ -4,7 +4,6 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
@@ -18,19 +17,18 @@ from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import JARS, KafkaBroker
 
 TITLE = (
     "Appends to Kafka, acks=all, R = 100, one partition, each awaited before the next (bare: an idempotent aiokafka "
     "producer, one message of the same bytes; us: CPU of a delta)"
 )
-_JARS = Path(".cache/kafka/jars")
 _GROUPS = (1, 64, 512)
 
 
 def measure(*, quick: bool) -> list[Row]:
     """One row for each number of deltas in a group."""
-    with KafkaBroker(_JARS) as broker:
+    with KafkaBroker(JARS) as broker:
         rows = asyncio.run(_measure(broker.bootstrap, *((20, 1) if quick else (200, 9))))
     single = rows[0]["ours, deltas/s"]
     assert isinstance(single, float), "a rate"

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
@@ -22,13 +21,12 @@ from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import JARS, KafkaBroker
 
 TITLE = (
     "From Kafka into counters, R = 100, W = 1024, one partition, one process (bare: an aiokafka consumer that looks at "
     "nothing; ours: reading, decoding, every check, dedupe, folding; us: of a delta)"
 )
-_JARS = Path(".cache/kafka/jars")
 _STREAMS = 64
 _NEVER = 10**9
 _ROWS = 100
@@ -38,7 +36,7 @@ def measure(*, quick: bool) -> list[Row]:
     """One row for each number of deltas in a message."""
     warm_up()
     count, rounds = (2_000, 1) if quick else (40_000, 5)
-    with KafkaBroker(_JARS) as broker:
+    with KafkaBroker(JARS) as broker:
         rows = [
             asyncio.run(_measure(broker.bootstrap, size, count if size == 1 else 4 * count, rounds))
             for size in (1, 64, 512)

@@ -13,6 +13,8 @@ from hushsum_simulator.errors import ServerError
 from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening, server_folder
 
 JAVA_MIN: Final = 17
+#: Where `make broker` puts the broker's files, from the project's folder on.
+JARS: Final = Path(".cache/kafka/jars")
 _MAIN: Final = "kafka.Kafka"
 _FORMAT: Final = "kafka.tools.StorageTool"
 _CLUSTER: Final = "aHVzaHN1bS10ZXN0cy0wMA"  # any 16 bytes in base64

@@ -13,7 +13,7 @@ from aggregator.backup import MANIFEST, BackupError, back_up, restore
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError, StoreError
 from aggregator.model import StoredOutcome
-from aggregator.release.lost import Lost
+from aggregator.release.lost import LostOutcomes
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.repair import mark_all_lost
 from aggregator.runtime import SystemRuntime
@@ -70,7 +70,7 @@ async def test_a_back_up_of_a_service_that_runs_is_whole_private_and_described(t
 
 async def test_what_is_restored_goes_on_where_it_was(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == Lost({}, {})
+    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == LostOutcomes({}, {})
     assert modes(tmp_path / "new") == {0o600}
     async with disk_site(tmp_path / "new", PLAN, ManualRuntime(), open_windows=3) as site:
         assert site.releaser.stopped == ""
@@ -96,7 +96,7 @@ async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_pat
     data, runtime = await history(tmp_path), ManualRuntime()
     lost = await restore(tmp_path / "1", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
     async with disk_site(tmp_path / "new", PLAN, runtime, open_windows=4) as site:
-        assert lost == Lost({"test": [site.window + 1]}, {})
+        assert lost == LostOutcomes({"test": [site.window + 1]}, {})
         assert site.releaser.stopped == ""
         assert len((await site.store.account("")).spends) == 2
         await site.releaser.seal(early=True)
@@ -243,7 +243,9 @@ async def test_a_cumulative_sequence_that_lost_steps_is_not_restored(tmp_path: P
         await site.releaser.seal(early=True)
         await site.releaser.release()
         await backed_up(data, tmp_path / "copy")
-        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == Lost({}, {})
+        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == LostOutcomes(
+            {}, {}
+        )
         await site.releaser.seal(early=True)
         await site.releaser.release()
     with pytest.raises(StoreError, match="lost steps cannot go on"):
@@ -264,11 +266,13 @@ async def test_plans_that_were_registered_after_the_back_up_are_named_with_what_
         await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
     assert "must be started once with its plan file; then `hushsum admin mark-lost` marks" in str(refused.value)
     lost = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
-    assert lost == Lost({}, {later.hex_id: [window, window + 1]})
+    assert lost == LostOutcomes({}, {later.hex_id: [window, window + 1]})
     # What the error says to do: the start registers the plan, releases nothing, and charges what receipts prove.
     async with disk_site(tmp_path / "new", later, ManualRuntime(), open_windows=0) as site:
         assert "`hushsum admin mark-lost`" in site.releaser.stopped
         assert len((await site.store.account("")).spends) == 4
-    assert await mark_all_lost(settings(tmp_path / "new"), SystemRuntime()) == Lost({"later": [window, window + 1]}, {})
+    assert await mark_all_lost(settings(tmp_path / "new"), SystemRuntime()) == LostOutcomes(
+        {"later": [window, window + 1]}, {}
+    )
     async with disk_site(tmp_path / "new", later, ManualRuntime(), open_windows=0) as site:
         assert site.releaser.stopped == ""

@@ -15,7 +15,7 @@ from aggregator.backup import MANIFEST, BackupError
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError
-from aggregator.release.lost import Lost
+from aggregator.release.lost import LostOutcomes
 from aggregator.release.receipts import Receipt, read_line
 from aggregator.repair import begin_receipts_copy, mark_all_lost
 from aggregator.runtime import SystemRuntime
@@ -109,7 +109,7 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
         await restore_cluster(ahead, nowhere, runtime)
 
     restored = elsewhere(config, nowhere.dsn)
-    assert await restore_cluster(tmp_path / "after", restored, runtime) == Lost({}, {})
+    assert await restore_cluster(tmp_path / "after", restored, runtime) == LostOutcomes({}, {})
     assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
     async with service_of(restored, SetRuntime()) as service, RawClient(service.grpc) as client:
         outcome = await service.store.outcome(PLAN.id, "tumbling", WINDOW)
@@ -120,7 +120,7 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
     with pytest.raises(BackupError, match=rf"published after it was taken: plan 'test', window {WINDOW}\. "):
         await restore_cluster(tmp_path / "before", older, runtime)
     assert "there is a receipt for window" in (await states(older))["plan test: receipts"]
-    assert await mark_all_lost(older, runtime) == Lost({"test": [WINDOW]}, {})
+    assert await mark_all_lost(older, runtime) == LostOutcomes({"test": [WINDOW]}, {})
     found = await states(older)
     assert (found["plan test: receipts"], found["ledger"]) == ("ok", "ok")
 

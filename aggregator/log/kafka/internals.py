@@ -83,7 +83,7 @@ _FULL_BYTES: Final = FETCH_BYTES // 2  # after so many bytes, more are likely to
 Message = tuple[int, int | None, bytes]
 
 
-class Messages(NamedTuple):
+class FetchedMessages(NamedTuple):
     """Consecutive messages of a fetch.
 
     Attributes:
@@ -155,7 +155,7 @@ class PartitionClient:
     def partition(self) -> int:
         return int(self._where.partition)
 
-    async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[Messages]:
+    async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[FetchedMessages]:
         """As many messages from ``offset`` (or else ``next_offset``) on as a broker sends at once.
 
         None if none came in ``wait_s`` seconds. Those before a damaged batch come before its LogError.
@@ -213,7 +213,7 @@ class PartitionClient:
             raise OutOfRangeError
         return tuple(fields)
 
-    def _unpack(self, data: bytes, offset: int) -> Iterator[Messages]:
+    def _unpack(self, data: bytes, offset: int) -> Iterator[FetchedMessages]:
         intact, problem = _intact_batches(data, offset)
         messages = _messages_of(data, intact, offset)
         if messages is not None:
@@ -228,7 +228,7 @@ class PartitionClient:
             except Exception as error:  # the decoder raises many kinds on damaged bytes
                 raise self._damaged(max(offset, batch.base_offset), _described(error)) from error
             if held:
-                yield Messages.of(held, batch.next_offset)
+                yield FetchedMessages.of(held, batch.next_offset)
             self.next_offset = batch.next_offset
         if problem is not None:
             raise self._damaged(*problem)
@@ -238,7 +238,7 @@ class PartitionClient:
         return LogError(f"kafka, topic {self._where.topic}, partition {self.partition}: {what}; restore it")
 
 
-class _Located(NamedTuple):
+class _LocatedBatch(NamedTuple):
     """A batch, and where its bytes begin and end."""
 
     begin: int
@@ -246,9 +246,9 @@ class _Located(NamedTuple):
     batch: Any
 
 
-def _intact_batches(data: bytes, offset: int) -> tuple[list[_Located], tuple[int, str] | None]:
+def _intact_batches(data: bytes, offset: int) -> tuple[list[_LocatedBatch], tuple[int, str] | None]:
     """The batches before the first damaged one; and the offset of that one, and what is wrong with it."""
-    found: list[_Located] = []
+    found: list[_LocatedBatch] = []
     at, begin = offset, 0
     try:
         batches = MemoryRecords(data)
@@ -258,7 +258,7 @@ def _intact_batches(data: bytes, offset: int) -> tuple[list[_Located], tuple[int
             if not batch.validate_crc():
                 return found, (at, "its checksum does not match")
             end = begin + _SIZE.size + _SIZE.unpack_from(data, begin)[1]
-            found.append(_Located(begin, end, batch))
+            found.append(_LocatedBatch(begin, end, batch))
             at, begin = batch.next_offset, end
     except Exception as error:  # noqa: BLE001  the decoder raises many kinds on damaged bytes
         return found, (at, _described(error))
@@ -286,7 +286,7 @@ def _decoded(batch: Any, offset: int) -> list[Message]:
     ]
 
 
-def _messages_of(data: bytes, located: Sequence[_Located], offset: int) -> Messages | None:
+def _messages_of(data: bytes, located: Sequence[_LocatedBatch], offset: int) -> FetchedMessages | None:
     """The messages of batches from ``offset`` on, by the compiled loop; None: the library is to be asked."""
     if not located or not compiled.enabled():
         return None
@@ -307,7 +307,7 @@ def _messages_of(data: bytes, located: Sequence[_Located], offset: int) -> Messa
     if count < 0:
         return None
     found, end = found[:count], int(located[-1].batch.next_offset)
-    return Messages(found[:, loops.OFFSET], found[:, loops.TIME], data, found[:, [loops.BEGIN, loops.END]], end)
+    return FetchedMessages(found[:, loops.OFFSET], found[:, loops.TIME], data, found[:, [loops.BEGIN, loops.END]], end)
 
 
 def warm_up() -> None:

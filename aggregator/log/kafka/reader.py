@@ -16,7 +16,7 @@ import numpy as np
 from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.fold.state import Int64
 from aggregator.log.entries import LogMessages
-from aggregator.log.kafka.internals import EARLIEST, LATEST, Message, Messages, OutOfRangeError, PartitionClient
+from aggregator.log.kafka.internals import EARLIEST, LATEST, FetchedMessages, Message, OutOfRangeError, PartitionClient
 from aggregator.model import EntryBatch, EntryColumns, PositionedEntry
 from aggregator.runtime import Runtime
 from hushsum.errors import Reason
@@ -36,13 +36,13 @@ class PartitionReader:
         self._messages, self._runtime = messages, runtime
         self._one_at_a_time = asyncio.Lock()
         self._next: int | None = None  # the position after the entries that were handed out; None: seek first
-        self._fetched: Iterator[Messages] = iter(())  # fetched, not decoded
+        self._fetched: Iterator[FetchedMessages] = iter(())  # fetched, not decoded
         self._left: Iterator[Message] = iter(())  # likewise, before those, and to be decoded one by one
         self._opened: Sequence[PositionedEntry] = ()  # decoded, not handed out
         self._after = 0  # the position after the messages of those
         self._skip = 0  # entries of the first message that another reader has handed out
         self._ahead: asyncio.Task[None] | None = None  # the next fetch
-        self._coming: Iterator[Messages] = iter(())  # its result
+        self._coming: Iterator[FetchedMessages] = iter(())  # its result
 
     async def read(self, position: int, limit: int, wait_s: float) -> EntryBatch:
         """See :meth:`aggregator.interfaces.Log.read`; at most the entries of one fetch.
@@ -141,7 +141,7 @@ class PartitionReader:
             position = (message[0] + 1) << INDEX_BITS
         return EntryBatch(tuple(held), position)
 
-    def _columns(self, messages: Messages, found: Int64) -> EntryBatch:
+    def _columns(self, messages: FetchedMessages, found: Int64) -> EntryBatch:
         """The entries that were found in messages, in columns."""
         numbers = found[:, 0]
         positions = (messages.offsets[numbers] << INDEX_BITS) + found[:, 1]
