@@ -265,6 +265,8 @@ class SqliteFile:
 
     def _statement(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._guard:
+            if self._connection.in_transaction:  # a rollback has failed: nothing would be durable
+                raise self._kind.error(f"{self._kind.what}: a transaction is open that could not be ended; restart")
             try:
                 return work(self._connection)
             except sqlite3.Error as error:

@@ -155,6 +155,17 @@ async def test_truncating_waits_for_a_reader_and_says_so_when_it_stays(tmp_path:
     await database.close()
 
 
+async def test_a_statement_alone_is_refused_where_it_would_join_a_transaction_that_was_left_open(
+    tmp_path: Path,
+) -> None:
+    """It would not be durable when it returns."""
+    database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), ManualRuntime())
+    database._connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(LogError, match="a transaction is open that could not be ended"):
+        await database.alone(lambda db: db.execute("SELECT 1"))
+    await database.close()
+
+
 # ------------------------------------------------------------------------------------------------- the store's SQL
 
 

@@ -6,8 +6,9 @@
   it, an append to a topic that was deleted and created again is acknowledged and never folded.
 - Fetches, offsets and batches (:class:`PartitionClient`). The library's consumer retries a refused fetch for ever and
   only logs it, so that a failing disk looks like an empty partition; it never returns the intact messages that precede
-  a damaged batch in a fetch; and it makes three objects of each record, which costs a third more time. Its offset
-  queries share one connection lock, so that a silent broker would delay all partitions.
+  a damaged batch in a fetch; and it makes three objects of each record, which costs a third more time. It takes a
+  record's offset from the record, where brokers leave what the writer wrote. Its offset queries share one connection
+  lock, so that a silent broker would delay all partitions.
 - The end of a producer (:func:`abandon`). An idempotent producer repeats a message for ever while brokers are away, and
   its `stop` waits for that: each replaced producer would live on.
 - The failure of a producer (:func:`without_transactions`). The library's handler of fatal errors needs a transaction;
@@ -34,6 +35,7 @@ from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPa
 from aiokafka import client as library
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
+    CorruptRecordException,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
@@ -77,6 +79,7 @@ _LAST_OFFSET_AT: Final = 23
 _COUNT: Final = struct.Struct(">i")  # of records
 _COUNT_AT: Final = 57
 _HEAD_BYTES: Final = 61
+_RECORD_BYTES_MIN: Final = 7
 _FULL_BYTES: Final = FETCH_BYTES // 2  # after so many bytes, more are likely to be available at once
 
 #: Offset, the brokers' time if the topic has it, and value.
@@ -222,9 +225,10 @@ class PartitionClient:
             if intact:
                 self.next_offset = intact[-1].batch.next_offset
             intact.clear()
-        for _, _, batch in intact:
+        for located in intact:
+            batch = located.batch
             try:
-                held = _decoded(batch, offset)
+                held = _decoded(located, offset)
             except Exception as error:  # the decoder raises many kinds on damaged bytes
                 raise self._damaged(max(offset, batch.base_offset), _described(error)) from error
             if held:
@@ -239,10 +243,11 @@ class PartitionClient:
 
 
 class _LocatedBatch(NamedTuple):
-    """A batch, and where its bytes begin and end."""
+    """A batch, where its bytes begin and end, and the number of its records."""
 
     begin: int
     end: int
+    records: int
     batch: Any
 
 
@@ -255,10 +260,18 @@ def _intact_batches(data: bytes, offset: int) -> tuple[list[_LocatedBatch], tupl
         while batches.has_next():
             batch = batches.next_batch()
             at = max(offset, batch.base_offset)
+            if data[begin + _FORMAT_AT] != _FORMAT:
+                return found, (at, f"its format is {data[begin + _FORMAT_AT]}, expected {_FORMAT}")
             if not batch.validate_crc():
                 return found, (at, "its checksum does not match")
             end = begin + _SIZE.size + _SIZE.unpack_from(data, begin)[1]
-            found.append(_LocatedBatch(begin, end, batch))
+            (count,) = _COUNT.unpack_from(data, begin + _COUNT_AT)
+            count_max = count if batch.compression_type else (end - begin) // _RECORD_BYTES_MIN
+            if not 1 <= count == batch.next_offset - batch.base_offset <= count_max:
+                # Brokers store no such batch, and the topic is not compacted.
+                offsets = f"offsets {batch.base_offset} to {batch.next_offset - 1}"
+                return found, (at, f"it has {count} records in {end - begin} bytes and the {offsets}")
+            found.append(_LocatedBatch(begin, end, count, batch))
             at, begin = batch.next_offset, end
     except Exception as error:  # noqa: BLE001  the decoder raises many kinds on damaged bytes
         return found, (at, _described(error))
@@ -274,16 +287,25 @@ def _time_of(batch: Any) -> int:
     return int(batch.max_timestamp) if batch.timestamp_type == _LOG_APPEND_TIME else _NO_TIME
 
 
-def _decoded(batch: Any, offset: int) -> list[Message]:
-    """The messages of a batch from ``offset`` on, as the library reads them: a batch comes whole."""
+def _decoded(located: _LocatedBatch, offset: int) -> list[Message]:
+    """The messages of a batch from ``offset`` on, as the library reads them: a batch comes whole.
+
+    Brokers give a batch its first offset, and its records follow one after another: the offset of a record is its place
+    in the batch. What a record says of its own is the writer's, and not compared with anything by brokers. A batch that
+    the library cannot read, although its checksum is right, is the writer's too: its messages are empty.
+    """
+    batch = located.batch
     if batch.is_control_batch:  # a transaction's end takes an offset, but is no message
         return []
-    is_stamped = batch.timestamp_type == _LOG_APPEND_TIME
-    return [
-        (record.offset, record.timestamp if is_stamped else None, record.value or b"")
-        for record in batch
-        if record.offset >= offset
-    ]
+    try:
+        values = [record.value or b"" for record in batch]
+    except (CorruptRecordException, UnicodeDecodeError):
+        if batch.compression_type != 0:
+            raise
+        values = [b""] * located.records
+    time_ms = _time_of(batch)
+    stamp = None if time_ms < 0 else time_ms
+    return [(at, stamp, value) for at, value in enumerate(values, int(batch.base_offset)) if at >= offset]
 
 
 def _messages_of(data: bytes, located: Sequence[_LocatedBatch], offset: int) -> FetchedMessages | None:
@@ -293,11 +315,8 @@ def _messages_of(data: bytes, located: Sequence[_LocatedBatch], offset: int) -> 
     from aggregator.log.kafka import record_loops as loops
 
     rows = []
-    for begin, end, batch in located:
-        if data[begin + _FORMAT_AT] != _FORMAT or batch.compression_type != 0:
-            return None
-        (count,) = _COUNT.unpack_from(data, begin + _COUNT_AT)
-        if not 0 <= count <= (end - begin) // loops.RECORD_BYTES_MIN:
+    for begin, end, count, batch in located:
+        if batch.compression_type != 0:
             return None
         if not batch.is_control_batch:
             rows.append((begin, end, batch.base_offset, _time_of(batch), count))

@@ -2,7 +2,8 @@
 
 No consumer group is used, and no offset is stored in Kafka: a read names a position, and gets it or an error with the
 gap. Each partition has a connection of its own, so that a slow or idle one holds up no other. While fetched entries are
-handed out, the next fetch is in progress if the broker is likely to have more: at most two fetches are in memory.
+handed out, the next fetch is in progress if the broker is likely to have more. Entries stay in the bytes of their
+fetch: a reader keeps at most two fetches in memory, and others live for as long as somebody keeps their entries.
 """
 
 import asyncio
@@ -40,7 +41,8 @@ class PartitionReader:
         self._left: Iterator[Message] = iter(())  # likewise, before those, and to be decoded one by one
         self._opened: Sequence[PositionedEntry] = ()  # decoded, not handed out
         self._after = 0  # the position after the messages of those
-        self._skip = 0  # entries of the first message that another reader has handed out
+        self._sought = 0  # the message that was sought
+        self._skip = 0  # its entries that another reader has handed out
         self._ahead: asyncio.Task[None] | None = None  # the next fetch
         self._coming: Iterator[FetchedMessages] = iter(())  # its result
 
@@ -69,7 +71,8 @@ class PartitionReader:
 
     async def _seek(self, position: int) -> None:
         await self._forget_ahead()
-        self._client.next_offset, self._skip = divmod(position, _INDEXES)
+        self._sought, self._skip = divmod(position, _INDEXES)
+        self._client.next_offset = self._sought
         self._fetched, self._left, self._opened = iter(()), iter(()), ()
         if self._skip:  # a fetch at the end of the partition would wait for this message, even if it never comes
             await self._expect_held(position)
@@ -172,8 +175,15 @@ class PartitionReader:
         return held[self._skipped(offset, len(held)) :] if self._skip else held
 
     def _skipped(self, offset: int, entries: int) -> int:
-        """How many entries of the message that was sought another reader has handed out."""
+        """How many entries of the first message, which must be the one that was sought, another reader has handed out.
+
+        Raises:
+            LogGapError: The message that was sought is missing.
+            LogError: It has fewer entries than another reader has handed out.
+        """
         skip, self._skip = self._skip, 0
+        if offset != self._sought:
+            raise LogGapError(self._partition, (self._sought << INDEX_BITS) + skip, offset << INDEX_BITS)
         if skip >= entries:
             what = f"message {offset} holds {entries} entries, although the fold has processed {skip} of them"
             raise LogError(f"partition {self._partition}: {what}: the log may have been replaced")

@@ -17,7 +17,6 @@ Int64 = npt.NDArray[np.int64]
 Number = Any  # an int64, or what the compiler makes one
 
 RECORDS_AT: Final = 61  # in a batch, after its header
-RECORD_BYTES_MIN: Final = 7
 
 # Columns of what is found of a record.
 OFFSET: Final = 0
@@ -70,7 +69,7 @@ def find_records(data: Bytes, batches: Int64, offset: int, found: Int64) -> int:
     for i in range(len(batches)):
         end, first, time = batches[i, 1], batches[i, 2], batches[i, 3]
         at = batches[i, 0] + RECORDS_AT
-        for _ in range(batches[i, 4]):
+        for place in range(batches[i, 4]):
             size, at = _number(data, at, end)
             if at < 0 or size < 1 or size > end - at:
                 return -1
@@ -78,15 +77,15 @@ def find_records(data: Bytes, batches: Int64, offset: int, found: Int64) -> int:
                 return -1
             record_end = at + size
             _, at = _number(data, at + 1, record_end)  # the time
-            delta, at = _number(data, at, record_end)
+            _, at = _number(data, at, record_end)  # the writer's word for its place in the batch
             _, at = _field(data, at, record_end)
             begin, at = _field(data, at, record_end)
             value_end = at
             headers, at = _number(data, at, record_end)
             if at != record_end or headers != 0:
                 return -1
-            if first + delta >= offset:
-                found[count, OFFSET], found[count, TIME] = first + delta, time
+            if first + place >= offset:
+                found[count, OFFSET], found[count, TIME] = first + place, time
                 found[count, BEGIN], found[count, END] = begin, value_end
                 count += 1
         if at != end:

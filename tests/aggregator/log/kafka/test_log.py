@@ -7,6 +7,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import ConfigError, LogError
@@ -23,7 +24,7 @@ from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, WAIT_S, delta, everything, opened_log, to_zero, until_appended
-from tests.aggregator.log.kafka.test_fetch import batch
+from tests.aggregator.log.kafka.test_fetch import batch, sealed
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
@@ -166,22 +167,79 @@ def as_zstd(plain: bytes) -> bytes:
     return bytes(head) + records
 
 
-async def test_a_message_in_a_codec_that_is_not_ours_is_one_refused_entry_since_brokers_unpack_it(
-    log: KafkaLog, settings: KafkaSettings
-) -> None:
+async def produce(settings: KafkaSettings, log: KafkaLog, packed: bytes) -> int:
+    """The code of a broker's answer to a batch that is sent as it stands."""
     client = AIOKafkaClient(bootstrap_servers=settings.bootstrap)
     await client.bootstrap()
     await client.add_topic(log.topic)
     leader = client.cluster.leader_for_partition(TopicPartition(log.topic, 0))
-    packed = as_zstd(batch(b"\xff not ours" * 50, first=0))
     answer = await client.send(leader, ProduceRequest(None, -1, 5000, [(log.topic, [(0, packed)])]))
-    assert answer.topics[0][1][0][1] == 0
     await client.close()
+    return int(answer.topics[0][1][0][1])
+
+
+async def test_a_message_in_a_codec_that_is_not_ours_is_one_refused_entry_since_brokers_unpack_it(
+    log: KafkaLog, settings: KafkaSettings
+) -> None:
+    assert await produce(settings, log, as_zstd(batch(b"\xff not ours" * 50, first=0))) == 0
     await log.append(to_zero(delta("a")))
     assert [(each.position, each.problem, each.data) for each in await everything(log)] == [
         (0, Reason.MALFORMED, b""),
         (STEP, None, delta("a")),
     ]
+
+
+@pytest.mark.parametrize("stated", [[0, 0], [0, 10**9], [5, 0]], ids=["one twice", "one far ahead", "backwards"])
+async def test_offsets_that_a_writer_states_neither_repeat_a_position_nor_skip_one(
+    log: KafkaLog, settings: KafkaSettings, stated: list[int]
+) -> None:
+    """The broker takes them as they are."""
+    values = [PlainMessages().write(0, [delta(text)], seals=False) for text in "ab"]
+    assert await produce(settings, log, batch(*values, first=0, stated=stated)) == 0
+    await log.append(to_zero(delta("c")))
+    assert [(each.position, each.data) for each in await everything(log)] == [
+        (0, delta("a")),
+        (STEP, delta("b")),
+        (2 * STEP, delta("c")),
+    ]
+
+
+async def test_a_header_that_is_no_text_costs_its_writer_the_batch_and_nobody_else(
+    log: KafkaLog, settings: KafkaSettings
+) -> None:
+    """The broker takes it, and the library cannot read it."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=2**20,
+    )
+    builder.append(0, timestamp=5, key=None, value=b"first", headers=[])
+    builder.append(1, timestamp=5, key=None, value=b"second", headers=[("name", b"")])
+    packed = bytearray(builder.build())
+    at = bytes(packed).index(b"name")
+    packed[at : at + 4] = b"\xff\xfe\xff\xfe"
+    assert await produce(settings, log, sealed(packed)) == 0
+    await log.append(to_zero(delta("a")))
+    assert [(each.position, each.problem, each.data) for each in await everything(log)] == [
+        (0, Reason.MALFORMED, b""),
+        (STEP, Reason.MALFORMED, b""),
+        (2 * STEP, None, delta("a")),
+    ]
+
+
+@pytest.mark.parametrize("last", [0, 5])
+async def test_a_broker_takes_no_batch_with_other_offsets_than_records(
+    log: KafkaLog, settings: KafkaSettings, last: int
+) -> None:
+    """So a reader may take such a batch as damaged."""
+    packed = bytearray(batch(b"a", b"b", first=0))
+    packed[23:27] = last.to_bytes(4, "big")
+    assert await produce(settings, log, sealed(packed)) != 0
+    assert await log.end(0) == 0
 
 
 async def test_an_unsigned_message_is_one_refused_entry_where_there_is_a_directory(

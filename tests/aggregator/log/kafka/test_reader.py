@@ -177,3 +177,12 @@ async def test_an_offset_that_was_out_of_range_and_is_the_end_now_is_asked_for_a
             await reader.read(position, 1, 0.0)
     with pytest.raises(LogGapError, match=f"the log ends at {STEP}, but the fold has processed"):
         await reader.read(2 * STEP, 1, 0.0)
+
+
+async def test_where_a_message_was_handed_out_in_part_and_is_gone_the_gap_is_told() -> None:
+    two = PLAIN.write(3, [b"a", b"b"], seals=False)
+    reader, broker = reader_of([two, two, two], 1, 1)
+    broker._batches = broker._batches[:1] + broker._batches[2:]
+    with pytest.raises(LogGapError, match=f"entries {STEP + 1} to {2 * STEP - 1} are missing and not yet folded"):
+        await reader.read(STEP + 1, 2, 5.0)
+    await reader.close()
