@@ -60,7 +60,7 @@ helm: setup ## build the helm that tests render the chart with into .cache, once
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup broker promtool browser helm ## the test suite, six minutes on two cores (ARGS="-k name" runs a part)
+test: setup broker promtool browser helm ## the test suite, nine minutes on two cores (ARGS="-k name" runs a part)
 	@$(IN_MEMORY) $(PY) -m pytest $(SIDE_BY_SIDE) $(KEPT) --durations=20 $(ARGS)
 
 test-long: setup broker promtool browser ## the tests that make test leaves out: kills of real processes, long runs (ARGS="-k name" runs a part)

@@ -37,6 +37,7 @@ def image() -> Iterator[str]:
 
 @needs_engine
 @pytest.mark.slow
+@pytest.mark.long  # an image is built, and containers start and stop
 @pytest.mark.timeout(3600)  # the first one builds, which takes a quarter of an hour on a slow machine
 class TestContainers:
     def test_the_image_brings_its_compiled_loops_and_no_other_user(self, image: str) -> None:
@@ -50,16 +51,13 @@ class TestContainers:
         assert user == "10001"
         assert int(files) > 50
 
-    @pytest.mark.long
     def test_central_sums_survive_kills_and_nothing_is_left_behind(self, image: str) -> None:
         self.demonstrate(image, "central", next(filter(answers, TOOLS.values())))
 
-    @pytest.mark.long
     @pytest.mark.parametrize("mode", ["local", "secure"])
     def test_the_other_modes_do_too(self, image: str, mode: str) -> None:
         self.demonstrate(image, mode, next(filter(answers, TOOLS.values())))
 
-    @pytest.mark.long
     def test_the_older_compose_does_too(self, image: str) -> None:
         if not answers(TOOLS["1.29"]):
             pytest.skip("docker-compose is not there")
