@@ -10,10 +10,12 @@ from benchmarks.fleet.site import Site
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from benchmarks.service.endpoints import Endpoint
+from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 
 TITLE = (
     "Visits (TLS, token, hello, one delta of R rows, its durable answer, gone), 16 at once; a second and a core: by "
-    "the server's own CPU; bare: a grpc.aio server with TLS that greets and answers at once; the same client for both"
+    "the server's own CPU; bare: a grpc.aio server with TLS that greets and answers at once; the same client for both; "
+    "bytes: of TCP's payload in one visit to ours"
 )
 _AT_ONCE = 16
 _DEVICES = 200
@@ -34,6 +36,7 @@ def _measure(rows: int, *, quick: bool) -> Row:
     with tempfile.TemporaryDirectory() as name:
         site = Site.made(Path(name), plan, _DEVICES)
         with site.bare() as other, site.service() as ours:
+            sent, received = asyncio.run(network_bytes(site, ours.address, deltas.packed(_DEVICES, 0, 1)[0]))
             for number in range(rounds + 1):
                 for which, endpoint in (("bare", other), ("ours", ours)):
                     packed = [deltas.packed(n, number, 1)[0] for n in range(count)]
@@ -55,7 +58,16 @@ def _measure(rows: int, *, quick: bool) -> Row:
         "client, us": statistics.median(client_us),
         "bare, ms": statistics.median(p50["bare"]),
         "ours, ms": statistics.median(p50["ours"]),
+        "sent, bytes": sent,
+        "received, bytes": received,
     }
+
+
+async def network_bytes(site: Site, address: str, delta: bytes) -> tuple[int, int]:
+    """Bytes that a device sends and receives in one visit, TLS and gRPC included, TCP's own not."""
+    async with TcpProxy(address) as proxy:
+        await site.device(proxy.address, 0).visit([delta])
+    return proxy.sent, proxy.received
 
 
 def _run(site: Site, endpoint: Endpoint, packed: list[bytes]) -> tuple[list[float], float, float, float]:
