@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from aggregator.config import DSN_VARIABLE, Config
+from aggregator.errors import ConfigError
 from build_tools.helm import HELM, ROOT
 
 CHART: Final = ROOT / "deploy" / "helm" / "hushsum"
@@ -374,6 +375,31 @@ def test_devices_reach_the_gateways_alone_and_metrics_are_for_those_who_are_name
             assert out == ({53, 9094, 5432, 4317} if metrics else {53, 9093, 5432})
 
 
+@pytest.mark.parametrize(
+    ("copy", "ports"),
+    (
+        ("", ()),
+        ("kafka:///copy", ()),
+        ("kafka://other.example:9096/copy-9099", (9096,)),
+        ("kafka://a.example:9096,b.example:9096,[2001:db8::7]:9097/copy", (9096, 9097)),
+        ("kafka://a.example:9093/copy", (9093,)),
+    ),
+)
+def test_every_role_may_connect_to_the_brokers_of_the_copy_of_the_receipts(copy: str, ports: tuple[int, ...]) -> None:
+    peers = [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
+    kafka = {"port": 9093, "to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}]}
+    allowed = {"kafka": kafka, "receiptsCopy": {"to": peers}}
+    objects = rendered({"receiptsCopy": copy, "networkPolicy": allowed})
+    policies = of_kind(objects, "NetworkPolicy")
+    assert policies.keys() == set(ROLES)
+    for policy in policies.values():
+        kubernetes_validate.validate(policy, KUBERNETES[-1].rpartition(".")[0], strict=True)
+        to_copy = [rule["ports"] for rule in policy["spec"]["egress"] if rule.get("to") == peers]
+        assert to_copy == [[{"protocol": "TCP", "port": port}] for port in ports]
+    anywhere = of_kind(rendered({"receiptsCopy": copy}), "NetworkPolicy")["releaser"]["spec"]["egress"]
+    assert {port["port"] for rule in anywhere for port in rule["ports"]} == {53, 9093, 5432, *ports}
+
+
 def test_gateways_grow_with_their_cpu_and_nothing_else_sets_their_number() -> None:
     scaler = of_kind(by_default(), "HorizontalPodAutoscaler")["gateway"]["spec"]
     assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "sums-hushsum-gateway"}
@@ -407,6 +433,11 @@ def test_other_settings_start_new_pods() -> None:
         ({"receiptsCopy": "/tmp/receipts.jsonl"}, "receiptsCopy"),
         ({"settings": {"page_listen": "0.0.0.0:1"}}, "settings.page_listen: the chart sets it"),
         ({"settings": {"receipts_copy": "kafka:///copy"}}, "settings.receipts_copy: the chart sets it"),
+        ({"receiptsCopy": "kafka://other/copy"}, "receiptsCopy"),
+        ({"settings": {"nonsense": 1}}, "'nonsense' not allowed"),
+        ({"settings": {"partitions": "4"}}, "/settings/partitions': got string, want integer"),
+        ({"settings": {"otlp": True}}, "otlpEndpoint: required with settings.otlp"),
+        ({"otlpEndpoint": "http://a:4317"}, "otlpEndpoint: allowed only with settings.otlp"),
         ({"gatway": {}}, "gatway"),
         ({"worker": {"replica": 3}}, "replica"),
     ),
@@ -415,6 +446,42 @@ def test_values_that_are_wrong_are_refused_by_name(values: dict[str, Any], said:
     done = templated(merged(REQUIRED, values))
     assert done.returncode != 0
     assert said in done.stderr
+
+
+#: Settings that a role of the chart refuses, with what it allows elsewhere: the chart has none of them.
+NOT_OF_EVERY_ROLE: Final[Mapping[str, object]] = {
+    **{name: "upstream.example:7443" for name in ("upstream", "upstream_ca", "upstream_token")},
+    **{name: "/keys/key.pem" for name in ("upstream_cert", "upstream_key", "shuffler_key", "page_proxy_secret")},
+    "page_proxy_header": "X-User",
+    "receipts": "/tmp/receipts.jsonl",
+    "publish": "/tmp/releases",
+    "kafka_publish": True,
+    "processes": 2,
+}
+
+
+def test_the_settings_are_those_of_the_service_that_every_role_takes_with_their_types() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    known = {}
+    for name, field in Config.model_json_schema()["properties"].items():
+        types = [each["type"] for each in field.get("anyOf", [field]) if each["type"] != "null"]
+        known[name] = types[0] if name not in NOT_OF_EVERY_ROLE else None
+    assert {name: each["type"] for name, each in schema["properties"]["settings"]["properties"].items()} == {
+        name: of_type for name, of_type in known.items() if of_type is not None
+    }
+
+
+@pytest.mark.parametrize("name", NOT_OF_EVERY_ROLE)
+def test_a_setting_that_the_chart_does_not_take_is_refused_by_a_role(tmp_path: Path, name: str) -> None:
+    file, refusals = tmp_path / "hushsum.toml", []
+    file.write_text(of_kind(by_default(), "ConfigMap")[""]["data"]["hushsum.toml"], encoding="utf-8")
+    for role in ROLES:
+        try:
+            Config.load(file, {"role": role, name: NOT_OF_EVERY_ROLE[name]}, {DSN_VARIABLE: DSN})
+        except ConfigError as error:
+            refusals.append(str(error))
+    assert refusals
+    assert all(each.startswith(name) for each in refusals)
 
 
 def test_every_value_is_described() -> None:

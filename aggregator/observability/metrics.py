@@ -223,7 +223,7 @@ class Metrics:
     def _published(self, event: str, outcome: StoredOutcome) -> None:
         self._outcomes.labels(outcome.kind).inc()
         self.on_published()
-        _journal.info(event, kind=outcome.kind, window=outcome.window)
+        _journal.info(event, plan=outcome.plan_id.hex()[:12], kind=outcome.kind, window=outcome.window)
 
     def releasing_stopped(self, why: str) -> None:
         """No outcome is taken until an operator acts, or what is committed can be published; empty: it goes on."""

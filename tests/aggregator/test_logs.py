@@ -49,8 +49,9 @@ async def test_no_line_names_a_client_or_what_it_sent(lines: io.StringIO, tmp_pa
         await client.seal()
         await client.release()
 
-    events = [json.loads(line)["event"] for line in lines.getvalue().splitlines()]
-    assert {"listening", "released", "stopping", "stopped"} <= set(events)
+    said = {each["event"]: each for each in map(json.loads, lines.getvalue().splitlines())}
+    assert {"listening", "released", "stopping", "stopped"} <= said.keys()
+    assert said["released"]["plan"] == said["listening"]["plan"] == PLAN.hex_id[:12]
     for secret in ("carol", "abcdef", str(0xABCDEF)):
         assert secret not in lines.getvalue()
 

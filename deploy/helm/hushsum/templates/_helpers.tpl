@@ -43,6 +43,12 @@ app.kubernetes.io/component: {{ .role }}
 {{- fail (printf "settings.%s: the chart sets it" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.settings.otlp (not .Values.otlpEndpoint) -}}
+{{- fail "otlpEndpoint: required with settings.otlp: where spans, log lines and metrics go" -}}
+{{- end -}}
+{{- if and .Values.otlpEndpoint (not .Values.settings.otlp) -}}
+{{- fail "otlpEndpoint: allowed only with settings.otlp: true, without which nothing is sent there" -}}
+{{- end -}}
 {{- range $name, $value := merge $own .Values.settings }}
 {{ $name }} = {{ toJson $value }}
 {{- end }}
