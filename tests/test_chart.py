@@ -4,7 +4,9 @@ The chart is rendered and compared, and run by no test: there is no cluster here
 """
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ import yaml
 from aggregator.config import DSN_VARIABLE, Config
 from aggregator.errors import ConfigError
 from build_tools.helm import HELM, ROOT
+from build_tools.promtool import promtool
+from hushsum_cli.admin_store import backup, restore, verify
 
 CHART: Final = ROOT / "deploy" / "helm" / "hushsum"
 COMPOSE: Final = ROOT / "compose"
@@ -450,8 +454,8 @@ def test_values_that_are_wrong_are_refused_by_name(values: dict[str, Any], said:
 
 #: Settings that a role of the chart refuses, with what it allows elsewhere: the chart has none of them.
 NOT_OF_EVERY_ROLE: Final[Mapping[str, object]] = {
-    **{name: "upstream.example:7443" for name in ("upstream", "upstream_ca", "upstream_token")},
-    **{name: "/keys/key.pem" for name in ("upstream_cert", "upstream_key", "shuffler_key", "page_proxy_secret")},
+    **dict.fromkeys(("upstream", "upstream_ca", "upstream_token"), "upstream.example:7443"),
+    **dict.fromkeys(("upstream_cert", "upstream_key", "shuffler_key", "page_proxy_secret"), "/keys/key.pem"),
     "page_proxy_header": "X-User",
     "receipts": "/tmp/receipts.jsonl",
     "publish": "/tmp/releases",
@@ -493,14 +497,128 @@ def test_every_value_is_described() -> None:
         assert len(line) <= 130, line
 
 
+# ------------------------------------------------------------------------------------------- docs/how-to/kubernetes.md
+PAGE_OF_DOCS: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
+
+
+def blocks_of(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE_OF_DOCS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    """The object of this kind that the page shows."""
+    (found,) = (each for each in map(yaml.safe_load, blocks_of("yaml")) if each.get("kind") == kind)
+    return dict(found)
+
+
+@cache
+def of_the_page() -> tuple[dict[str, Any], ...]:
+    """What the chart renders of the page's values."""
+    (values,) = (each for each in blocks_of("yaml") if each.startswith("# values.yaml"))
+    return tuple(rendered(yaml.safe_load(values)))
+
+
 def test_the_page_names_objects_and_values_that_there_are() -> None:
-    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
-    assert "never run" in page
-    deployments = {each["metadata"]["name"] for each in by_default() if each["kind"] == "Deployment"}
-    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    (scaled,) = (each for each in blocks if each.get("kind") == "ScaledObject")
-    assert scaled["spec"]["scaleTargetRef"]["name"] in deployments
-    (values,) = re.findall(r"```yaml\n(# values\.yaml\n.*?)```", page, re.DOTALL)
-    assert rendered(yaml.safe_load(values))
-    for more in blocks:
+    assert "never run" in PAGE_OF_DOCS.read_text(encoding="utf-8")
+    assert manifest("ScaledObject")["spec"]["scaleTargetRef"]["name"] == "sums-hushsum-worker"
+    assert "worker" in of_kind(of_the_page(), "Deployment")
+    for more in map(yaml.safe_load, blocks_of("yaml")):
         assert "kind" in more or rendered(more), "parts of such a file"
+
+
+def test_the_page_lists_what_its_command_renders(tmp_path: Path) -> None:
+    (command,) = (each for each in blocks_of("sh") if each.startswith("helm template"))
+    (values,) = (each for each in blocks_of("yaml") if each.startswith("# values.yaml"))
+    (tmp_path / "values.yaml").write_text(values, encoding="utf-8")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "helm").symlink_to(HELM)
+    helm("version")  # skips where there is none
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-euc", command],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    (shown,) = blocks_of("text")
+    assert done.stdout == shown
+    assert len(shown.splitlines()) == len(of_the_page())
+
+
+def test_the_pod_of_back_ups_has_the_settings_and_secrets_of_the_service_and_is_as_confined() -> None:
+    pod = manifest("Pod")
+    for version in KUBERNETES:
+        kubernetes_validate.validate(pod, version.rpartition(".")[0], strict=True)
+    spec, releaser = pod["spec"], of_kind(of_the_page(), "Deployment")["releaser"]["spec"]["template"]["spec"]
+    (container,), (of_service,) = spec["containers"], releaser["containers"]
+    assert spec["securityContext"] == {**releaser["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
+    assert container["securityContext"] == of_service["securityContext"]
+    for key in ("automountServiceAccountToken", "enableServiceLinks"):
+        assert spec[key] == releaser[key]
+    assert container["env"] == [each for each in of_service["env"] if each["name"] == DSN_VARIABLE]
+    here, there = mounted(spec), mounted(releaser)
+    assert here.pop("/backups") == {"persistentVolumeClaim": {"claimName": "hushsum-backups"}}
+    # A command of the administration listens nowhere: it has no certificate and no tokens.
+    assert there.pop("/secrets")
+    assert here == there
+
+
+def mounted(spec: dict[str, Any]) -> dict[str, Any]:
+    """What is mounted where, with whether it is read-only."""
+    volumes = {each["name"]: {key: value for key, value in each.items() if key != "name"} for each in spec["volumes"]}
+    (container,) = spec["containers"]
+    return {
+        each["mountPath"]: volumes[each["name"]] | ({"readOnly": True} if each.get("readOnly") else {})
+        for each in container["volumeMounts"]
+    }
+
+
+def test_the_commands_of_the_page_are_taken_with_the_rendered_settings(tmp_path: Path) -> None:
+    known = {"backup": backup, "restore": restore, "verify": verify}
+    lines = [line for block in blocks_of("sh") for line in block.splitlines() if " hushsum admin " in line]
+    used = set()
+    for line in lines:
+        pod, _, command = line.removeprefix("kubectl exec ").partition(" -- ")
+        assert pod == manifest("Pod")["metadata"]["name"]
+        _, _, name, *words = shlex.split(command)
+        given = known[name].make_context(name, words).params
+        assert given["config_file"] == Path("/etc/hushsum/hushsum.toml")
+        used.add(name)
+    assert used == known.keys()
+    file = tmp_path / "hushsum.toml"
+    file.write_text(of_kind(of_the_page(), "ConfigMap")[""]["data"]["hushsum.toml"], encoding="utf-8")
+    assert Config.load(file, {}, {DSN_VARIABLE: DSN}, needs_plan=False).log == "kafka"
+    scaled = re.findall(r"sums-hushsum-(\w+)", " ".join(each for each in blocks_of("sh") if "--replicas 2" in each))
+    assert set(scaled) == {"admin", *ROLES}
+    labels = [each["metadata"]["labels"] for each in of_kind(of_the_page(), "Deployment").values()]
+    assert {each["app.kubernetes.io/instance"] for each in labels} == {"sums"}
+    assert "labels" not in manifest("Pod")["metadata"], "it is no Pod of a Service, and not waited for"
+
+
+def test_workers_are_scaled_by_the_lag_of_their_own_plan_alone(tmp_path: Path) -> None:
+    program = promtool()
+    if program is None:
+        pytest.skip("promtool is not there: make promtool says why")
+    (trigger,) = manifest("ScaledObject")["spec"]["triggers"]
+    lag = "hushsum_stored_fold_lag"
+    series = {
+        f'{lag}{{plan="points", instance="w-1", partition="0"}}': "400",
+        f'{lag}{{plan="points", instance="w-2", partition="0"}}': "500",  # sees the same partition later
+        f'{lag}{{plan="points", instance="w-2", partition="1"}}': "30",
+        f'{lag}{{plan="other", instance="w-3", partition="0"}}': "90000",
+        f'{lag}{{plan="other", instance="w-3", partition="2"}}': "90000",
+    }
+    check = {"expr": trigger["metadata"]["query"], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 530}]}
+    group = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": value} for name, value in series.items()],
+        "promql_expr_test": [check],
+    }
+    (tmp_path / "lag.yml").write_text(json.dumps({"tests": [group]}), encoding="utf-8")
+    done = subprocess.run(
+        [program, "test", "rules", "lag.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """The systemd unit: systemd accepts it, it is confined, and the service takes its settings."""
 
+import asyncio
 import re
 import shlex
 import shutil
@@ -12,7 +13,9 @@ import pytest
 
 from aggregator.config import Config
 from hushsum_cli.serve import serve
-from tests.aggregator.test_verify import collected
+from tests.aggregator.disk_site import disk_site
+from tests.aggregator.test_verify import PLAN, collected
+from tests.doubles import ManualRuntime
 
 FOLDER = Path(__file__).resolve().parent.parent / "deploy" / "systemd"
 UNIT = FOLDER / "hushsum.service"
@@ -132,3 +135,61 @@ def test_the_back_up_is_of_the_services_data_as_its_user() -> None:
     assert values("StateDirectory", BACKUP)[0].split() == [values("StateDirectory")[0], "hushsum-backups"]
     # A timer without Unit= starts the service of its name.
     assert TIMER.with_suffix(".service") == BACKUP
+
+
+# ----------------------------------------------------------------------------------- docs/how-to/systemd.md: a restore
+AS_USER = "runuser -u hushsum -- /opt/hushsum/bin/hushsum "
+
+
+def restoring() -> str:
+    page = (FOLDER.parent.parent / "docs" / "how-to" / "systemd.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page.partition("## Restore a back-up")[2], re.DOTALL)
+    return str(block)
+
+
+async def released(folder: Path) -> None:
+    """One window is released, and its receipts have no copy."""
+    async with disk_site(folder, PLAN, ManualRuntime()) as site:
+        await site.send(0, window=site.window)
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+
+
+def test_the_commands_of_the_page_restore_the_newest_back_up(tmp_path: Path) -> None:
+    data, backups = tmp_path / "hushsum", tmp_path / "hushsum-backups"
+    data.mkdir(mode=0o700)
+    asyncio.run(released(data))
+    backups.mkdir()
+    assert ran("ExecStart", data, backups) == 0
+    (backups / "2026-01-01T00-00-00Z").mkdir()  # an older one, of which there is nothing
+    here = (
+        restoring()
+        .replace("/var/lib/", f"{tmp_path}/")
+        .replace(AS_USER, f"{sys.executable} -m hushsum_cli ")
+        .replace("-o hushsum -g hushsum ", "")  # there is no such user here
+        .replace("systemctl ", ": ")
+    )
+    done = subprocess.run(["sh", "-euc", here], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all published outcomes are in the store" in done.stdout
+    assert "ledger: ok" in done.stdout
+    assert (data / "store.db").exists()
+    assert data.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "hushsum.old" / "receipts.jsonl").exists()
+
+
+def test_a_restore_stops_what_uses_the_data_and_makes_its_files_as_the_units_user() -> None:
+    first, *between, last = restoring().splitlines()
+    assert first.split() == [
+        "systemctl",
+        "stop",
+        *(each.name.removesuffix(".service") for each in (UNIT, TIMER)),
+        BACKUP.name,
+    ]
+    assert last.split() == ["systemctl", "start", *(each.name.removesuffix(".service") for each in (UNIT, TIMER))]
+    assert AS_USER.split()[2] == values("User")[0]
+    commands = [line for line in between if "bin/hushsum" in line]
+    assert len(commands) == 2
+    assert all(line.startswith(AS_USER) for line in commands)
+    (made,) = (shlex.split(line) for line in between if line.startswith("install "))
+    assert made == ["install", "-d", "-m", "700", "-o", values("User")[0], "-g", values("Group")[0], "/var/lib/hushsum"]
