@@ -218,6 +218,15 @@ def test_alerts_of_what_plans_have_of_their_own_name_the_plan() -> None:
 
 
 @needs_promtool
+def test_the_command_of_the_runbooks_runs_every_test_of_alerts() -> None:
+    (command,) = re.findall(r"`promtool (test rules .*?)`", RUNBOOKS.read_text(encoding="utf-8"))
+    *words, pattern = command.split()
+    assert sorted(ROOT.glob(pattern)) == ALERT_TESTS
+    ran = run_promtool(*words, *map(str, ALERT_TESTS), folder=ROOT)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@needs_promtool
 def test_made_up_processes_raise_the_alerts_that_they_should_and_no_others(tmp_path: Path) -> None:
     names = [path.name for path in ALERT_TESTS]
     for path in (ALERTS, *ALERT_TESTS):
