@@ -43,7 +43,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _by_last_name)
     app.connect("doctree-read", _put_diagrams_in_the_page)
-    app.connect("doctree-read", _give_terms_anchors)
+    app.connect("doctree-read", _know_anchors_of_terms)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -115,13 +115,11 @@ def _put_diagrams_in_the_page(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def anchors_of(term: str) -> list[str]:
-    """The anchors of a line of the glossary: ``rows, buckets`` has two, and that of ``δ (delta)`` is ``delta``."""
-    written_out = re.search(r"\((\w+)\)", term)
-    names = [written_out[1]] if written_out else term.split(", ")
-    return [name.replace(" ", "-") for name in names]
+    """The anchors that a line of the glossary has before its term."""
+    return re.findall(r'<a id="([a-z-]+)"></a>', term)
 
 
-def _give_terms_anchors(app: Sphinx, doctree: nodes.document) -> None:
+def _know_anchors_of_terms(app: Sphinx, doctree: nodes.document) -> None:
     """So that ``glossary.md#sketch-delta`` is the line of that term; MyST knows the anchors of headings alone."""
     if app.env.current_document.docname != "glossary":
         return
@@ -131,7 +129,6 @@ def _give_terms_anchors(app: Sphinx, doctree: nodes.document) -> None:
             term = row[0].astext()
             for anchor in anchors_of(term):
                 known[anchor] = (row.line or 0, anchor, term)
-                row[0].insert(0, nodes.target("", "", ids=[anchor]))
 
 
 def _inline(translator: Any, node: nodes.math) -> None:
