@@ -155,7 +155,7 @@ def held(path: Path, what: str) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise ConfigError(f"{what} is in use by another aggregator") from error
+        raise ConfigError(f"{what} is in use by another process of the service: stop it first") from error
     return lock
 
 

@@ -222,7 +222,7 @@ async def test_a_ready_service_says_where_it_listens_and_a_stopped_one_does_not(
 async def test_a_folder_is_held_by_one_service_at_a_time(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN)
     async with service_of(config):
-        with pytest.raises(ConfigError, match="in use by another aggregator"):
+        with pytest.raises(ConfigError, match="in use by another process"):
             async with service_of(config):
                 pass
     async with service_of(config):

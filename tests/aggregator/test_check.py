@@ -85,7 +85,9 @@ async def test_a_folder_in_use_stays_as_it_is(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN, metrics_listen="127.0.0.1:0")
     async with service_of(config):
         before = files_in(tmp_path)
-        assert failures_of(await checked(config)) == {"data": f"{tmp_path / 'data'} is in use by another aggregator"}
+        assert failures_of(await checked(config)) == {
+            "data": f"{tmp_path / 'data'} is in use by another process of the service: stop it first"
+        }
         assert files_in(tmp_path) == before
     assert failures_of(await checked(config)) == {}
 

@@ -96,7 +96,7 @@ async def test_receipts_that_another_process_uses_are_refused(tmp_path: Path) ->
         (tmp_path / name).mkdir()
     others = config_of(tmp_path / "others", PLAN, receipts=shared)
     async with service_of(config_of(tmp_path / "own", PLAN, receipts=shared)):
-        with pytest.raises(ConfigError, match=r"receipts: .*receipts\.jsonl is in use by another aggregator"):
+        with pytest.raises(ConfigError, match=r"receipts: .*receipts\.jsonl is in use by another process"):
             async with service_of(others):
                 pass
 

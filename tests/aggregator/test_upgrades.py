@@ -161,7 +161,7 @@ async def test_a_start_on_an_older_folder_serves_releases_keeps_its_ledger_and_i
         second = Aggregator(tmp_path, "service", settings)
         await second.start()
         assert await second.ended() == 1
-        await second.said("is in use by another aggregator")
+        await second.said("is in use by another process")
 
         assert await console.seal(early=True) == old.window + 1
         assert (await console.release()).release.window == old.window + 1

@@ -252,5 +252,5 @@ async def test_a_directory_that_is_missing_or_in_use_is_refused(tmp_path: Path) 
         await verified(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     async with service_of(config_of(tmp_path, PLAN)):
-        with pytest.raises(ConfigError, match="in use by another aggregator"):
+        with pytest.raises(ConfigError, match="in use by another process"):
             await verified(tmp_path / "data")
