@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from aggregator.config import Config, ReceiptsTopicAddress
 from aggregator.data_dir import DataDir, held
-from aggregator.errors import ConfigError, LogError, LogGapError, ReceiptsError
+from aggregator.errors import ConfigError, ForeignReceiptsError, LogError, LogGapError, ReceiptsError
 from aggregator.interfaces import Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.sqlite import SqliteLog
@@ -190,11 +190,11 @@ class Backends:
             return NoReceipts(str(error))  # this stops only releasing
         return sinks.receipts
 
-    async def sinks(self, *, repairs: bool = True, rebuilds: bool = False, ends_copy: bool = False) -> "Sinks":
+    async def sinks(self, *, repairs: bool = True, rebuilds: bool = False, needs_copy: bool = True) -> "Sinks":
         """The same, each by itself. Without ``repairs`` they are read alone: nothing is created.
 
         ``rebuilds``: where a copy is named, a missing topic of receipts is created empty, to be made from it.
-        ``ends_copy``: the copy may be left out, although the store knows of it.
+        Without ``needs_copy`` the settings may leave out a copy that the store knows of.
 
         Raises:
             ConfigError, LogError: As :meth:`receipts`.
@@ -202,7 +202,7 @@ class Backends:
                 store knows of a copy that the settings do not name.
         """
         copy: ReceiptsSink | None = None
-        if self._config.receipts_copy is None and not ends_copy:
+        if self._config.receipts_copy is None and needs_copy:
             await self._check_no_copy()
         if self._config.log == "sqlite":
             path = self._config.receipts or self._files.receipts
@@ -241,10 +241,8 @@ class Backends:
 
         async def open_topic(waiting: "_Waiting") -> ReceiptsSink:
             # An operator may begin a copy later: a topic that is made empty here is refused as missing.
-            made = name is None and not again and await store.receipts_mark() is not None
-            opened = await kafka.ReceiptsTopic.open(
-                settings, self._runtime, OsEntropy(), waiting, made=made or not (creates or again), name=name
-            )
+            made = not (creates or again) or (name is None and not again and await store.receipts_mark() is not None)
+            opened = await kafka.ReceiptsTopic.open(settings, self._runtime, OsEntropy(), waiting, made=made, name=name)
             self._close_at_the_end("the receipts", opened.close)
             _warn(opened.warnings)
             receipts: ReceiptsSink = opened
@@ -273,22 +271,36 @@ class Backends:
         return found
 
     async def look_at_receipts(self, plan: Plan) -> None:
-        """Compares the file of receipts with the store, as a releaser does: nothing is created or repaired.
+        """Compares the receipts with the store, as a releaser does: nothing is created or repaired.
 
         Raises:
-            ConfigError: Another process uses the file.
+            ConfigError: Another process uses the file, or brokers do not answer in time.
+            LogError: Kafka refuses us.
             ReceiptsError: Nothing would be released.
         """
-        receipts = (await self.sinks(repairs=False)).receipts
+        try:
+            receipts = (await self.sinks(repairs=False)).receipts
+        except ForeignReceiptsError:
+            if await self._has_receipts():
+                raise
+            return  # the first start makes the topics
         if self._store is None:
             await receipts.read()
         elif self.is_current:
             problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
+            if (
+                problem and self._config.log == "kafka"
+            ):  # a service that runs may have released since outcomes were read
+                problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
             if problem:
                 raise ReceiptsError(problem)
         else:
             await receipts.read()
-            _journal.warning("receipts not compared with the store: its file is upgraded at the start")
+            _journal.warning("receipts not compared with the store: it is upgraded at the start")
+
+    async def _has_receipts(self) -> bool:
+        """Whether receipts must be there: the store knows some, or is of an older version."""
+        return self._store is None or not self.is_current or await self._store.receipts_mark() is not None
 
     async def _receipts_file(self, path: Path, *, repairs: bool, original: Path | None = None) -> ReceiptsSink:
         """Receipts in a file that only this process uses; ``original`` is the file that it is to be a copy of."""

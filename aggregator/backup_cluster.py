@@ -107,7 +107,8 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
         await _compare(source / RECEIPTS, config, runtime, stack)
         await runtime.blocking(_load, config.dsn, source / DUMP)
         store = await backends.store()
-        receipts = (await backends.sinks(repairs=False)).receipts
+        # What is lost can be marked without a copy that is lost, too; the store goes on knowing of it.
+        receipts = (await backends.sinks(repairs=False, needs_copy=not marks_lost)).receipts
         gaps = {}
         for registered in await store.plans():
             plan = await store.load_plan(registered.plan_id)

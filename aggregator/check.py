@@ -93,7 +93,8 @@ class _Check:
             await self._try("brokers", backends.look_at_brokers)
         if config.log == "kafka" or folder is not None:
             await self._try_with("log", plan, backends.look_at_log)
-        if config.log == "sqlite" and folder is not None:
+        by_a_releaser = config.log == "kafka" and store is not None and config.role in {"all", "releaser"}
+        if by_a_releaser or (config.log == "sqlite" and folder is not None):
             await self._try_with("receipts", plan, backends.look_at_receipts)
         return plan
 

@@ -164,8 +164,11 @@ class Receipts(Protocol):
         Several processes that begin at once get the same id.
         """
 
-    async def check(self, bound: ReceiptsMark) -> None:
+    async def check(self, bound: ReceiptsMark) -> str:
         """Compares the receipts with the mark that the store had before this call; there may be more receipts.
+
+        Returns:
+            Where a copy of them is; empty if they have none.
 
         Raises:
             ForeignReceiptsError: They are missing, or another store's.

@@ -11,12 +11,15 @@ from aggregator.backup import STORE
 from aggregator.config import Config
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Receipts
-from aggregator.release.lost import LostOutcomes, mark_every_lost
+from aggregator.logs import journal
+from aggregator.release.lost import LostOutcomes, mark_every_lost, operators_lease
 from aggregator.release.receipts import check_published, reconcile
 from aggregator.release.receipts_copy import begin_copy
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.verify import looking
+
+_journal = journal("receipts")
 
 
 async def begin_receipts_copy(config: Config, runtime: Runtime) -> int:
@@ -29,18 +32,20 @@ async def begin_receipts_copy(config: Config, runtime: Runtime) -> int:
 
     Raises:
         ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
-        ReceiptsError: The receipts do not fit the store, or the copy has lines that they lack: it is left as it is.
+        ReceiptsError: The receipts do not fit the store, a releaser runs, or the copy has lines that they lack: it is
+            left as it is.
     """
     if config.receipts_copy is None:
         raise ConfigError("receipts_copy: required: where the copy is to be")
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
+        fences = await _leases(store, stack)
         sinks = await backends.sinks()
         assert sinks.copy is not None, "it is set"
         await _compare(store, sinks.first)
         bound, place = await store.receipts_mark(), (await sinks.copy.catch_up()).where
         if bound is not None and bound.id:  # else the next start binds the store to both
-            await store.set_receipts(replace(bound, copy=place))
+            await store.set_receipts(replace(bound, copy=place), fences=fences)
         return await begin_copy(sinks.first, sinks.copy)
 
 
@@ -48,19 +53,22 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
     """Makes lost receipts, or completes older ones, from the copy that ``receipts_copy`` names.
 
     The copy is compared with the store first: it must have the store's id and lines, and a receipt for every published
-    outcome.
+    outcome. For a store that has neither an id nor a published outcome, as one from before its first outcome, nothing
+    tells whose copy it is; that is logged.
 
     Returns:
         The number of lines that were copied.
 
     Raises:
         ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
-        ReceiptsError: The copy does not fit the store, or the receipts have lines that it lacks: they are left.
+        ReceiptsError: The copy does not fit the store, a releaser runs, or the receipts have lines that the copy lacks:
+            they are left.
     """
     if config.receipts_copy is None:
         raise ConfigError("receipts_copy: required: the copy that the receipts are made from")
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
+        fences = await _leases(store, stack)
         sinks = await backends.sinks(rebuilds=True)
         assert sinks.copy is not None, "it is set"
         lines = await sinks.copy.catch_up()
@@ -68,11 +76,15 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
         # In a topic the lost lines may have been there twice, and the mark counts all.
         if config.log == "sqlite" and bound is not None:
             await sinks.copy.check(bound)
-        await check_published(store, lines)
+        if not await check_published(store, lines):
+            _journal.warning(
+                "the store knows of no receipts and has published nothing: whether the copy is its own cannot be told",
+                copy=lines.where,
+            )
         copied = await begin_copy(sinks.copy, sinks.first)
         mark, place = (await sinks.first.catch_up()).mark, (await sinks.copy.catch_up()).where
         if bound is not None and bound.id:
-            await store.set_receipts(replace(mark, copy=place))
+            await store.set_receipts(replace(mark, copy=place), fences=fences)
         return copied
 
 
@@ -84,7 +96,7 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
 
     Raises:
         ConfigError: ``receipts_copy`` is still set, there is no store, or a service runs on these files.
-        ReceiptsError: The receipts do not fit the store.
+        ReceiptsError: The receipts do not fit the store, or a releaser runs.
     """
     if config.receipts_copy is not None:
         raise ConfigError(
@@ -95,15 +107,19 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
         place = await store.receipts_copy()
         if place is None:
             return None
-        await _compare(store, (await backends.sinks(ends_copy=True)).first)
+        fences = await _leases(store, stack)
+        await _compare(store, (await backends.sinks(needs_copy=False)).first)
         bound = await store.receipts_mark()
         assert bound is not None, "there is a copy"
-        await store.set_receipts(replace(bound, copy=""))
+        await store.set_receipts(replace(bound, copy=""), fences=fences)
         return place
 
 
 async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:
     """Marks the outcomes of every plan that receipts prove and the store lacks.
+
+    Without ``receipts_copy`` the receipts alone are read: where the copy is lost, too, neither another copy can be
+    begun nor the copy be ended before the store is as new as the receipts. The store goes on knowing of the copy.
 
     Raises:
         ConfigError: There is no store, or a service runs on these files.
@@ -112,7 +128,7 @@ async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:
     """
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        return await mark_every_lost(store, (await backends.sinks()).receipts)
+        return await mark_every_lost(store, (await backends.sinks(needs_copy=False)).receipts)
 
 
 async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[Backends, Store]:
@@ -123,6 +139,14 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
     if config.store == "postgresql" and not await backends.has_tables():
         raise ConfigError("the database has no tables of a service")
     return backends, await backends.store()
+
+
+async def _leases(store: Store, stack: AsyncExitStack) -> dict[bytes, int]:
+    """The fence of every plan's lease, by the plan's id: no process releases until the stack ends."""
+    return {
+        plan.plan_id: await stack.enter_async_context(operators_lease(plan.plan_id, plan.name, store))
+        for plan in await store.plans()
+    }
 
 
 async def _compare(store: Store, receipts: Receipts) -> None:

@@ -610,8 +610,9 @@ class MemoryReceipts:
             self._add(ReceiptsHeader(b"the receipts' id"))
         return self.lines.mark
 
-    async def check(self, bound: ReceiptsMark) -> None:
+    async def check(self, bound: ReceiptsMark) -> str:
         self.lines.check(bound)
+        return ""
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         receipt = Receipt.from_outcome(outcome, spend)

@@ -49,6 +49,7 @@ class ReceiptsTopic:
         self,
         settings: KafkaSettings,
         topic: str,
+        where: str,
         writer: TopicWriter,
         runtime: Runtime,
         entropy: Entropy,
@@ -56,7 +57,7 @@ class ReceiptsTopic:
     ) -> None:
         self.warnings = warnings
         self._settings, self._writer, self._runtime, self._entropy = settings, writer, runtime, entropy
-        self._where, self.lines = TopicPartition(topic, 0), ReceiptLines(f"topic {topic}")
+        self._where, self.lines = TopicPartition(topic, 0), ReceiptLines(where)
         self._next = 0  # the offset to read on from
         self._turn = asyncio.Lock()
 
@@ -81,10 +82,12 @@ class ReceiptsTopic:
             ReceiptsError: It is damaged, of a newer format, or it is gone although it was made before.
         """
         needs = receipts_topic(settings, name)
-        gone = missing(f"topic {needs.name}") if made else None
+        # A copy may be in another cluster: the store records where.
+        where = f"topic {needs.name}" if name is None else f"topic {name} of {settings.bootstrap}"
+        gone = missing(where) if made else None
         warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
-        receipts = cls(settings, needs.name, writer, runtime, entropy, warnings)
+        receipts = cls(settings, needs.name, where, writer, runtime, entropy, warnings)
         try:
             await receipts.read()
         except BaseException:
@@ -99,10 +102,11 @@ class ReceiptsTopic:
                 await self._append(ReceiptsHeader(self._entropy.read(ID_BYTES)))
             return self.lines.mark
 
-    async def check(self, bound: ReceiptsMark) -> None:
+    async def check(self, bound: ReceiptsMark) -> str:
         async with self._turn:
             await self._catch_up()
             self.lines.check(bound)
+            return ""
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         receipt = Receipt.from_outcome(outcome, spend)

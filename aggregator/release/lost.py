@@ -6,7 +6,8 @@ on with the next window. What was counted in a lost window is in the release tha
 again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,15 +98,7 @@ async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
     lost = await lost_outcomes(plan.id, store, receipts)
     if not lost:
         return []
-    fence = await store.acquire_lease(plan.id, "mark-lost", "", _LEASE_S)
-    if fence is None:
-        held = await store.lease(plan.id)
-        left = "" if held is None else f" for {max(held.left_s, 0):.0f} s more"
-        raise ReceiptsError(
-            f"plan {plan.name!r}: a releaser holds the lease{left}: stop every process of the service, and wait until "
-            "it ends"
-        )
-    try:
+    async with operators_lease(plan.id, plan.name, store) as fence:
         await reconcile(plan.id, store, receipts, fence=fence)  # binds a store that was copied before it was bound
         marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
             await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)
@@ -113,6 +106,25 @@ async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
         ]
         outcomes = [(kind, window, sha256, spend) for _, kind, window, sha256, spend in lost]
         await store.mark_lost(plan, outcomes, receipts=marks[-1], fence=fence)
-    finally:
-        await store.return_lease(plan.id, fence=fence)
     return [receipt.window for receipt in lost]
+
+
+@asynccontextmanager
+async def operators_lease(plan_id: bytes, name: str, store: Store) -> AsyncIterator[int]:
+    """Holds a plan's lease for an operator's command, and gives the fence that its writes name.
+
+    Raises:
+        ReceiptsError: A releaser runs.
+    """
+    fence = await store.acquire_lease(plan_id, "hushsum admin", "", _LEASE_S)
+    if fence is None:
+        held = await store.lease(plan_id)
+        left = "" if held is None else f" for {max(held.left_s, 0):.0f} s more"
+        raise ReceiptsError(
+            f"plan {name!r}: a releaser holds the lease{left}: stop every process of the service, and wait until it "
+            "ends"
+        )
+    try:
+        yield fence
+    finally:
+        await store.return_lease(plan_id, fence=fence)

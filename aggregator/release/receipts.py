@@ -20,7 +20,7 @@ import os
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -279,10 +279,11 @@ class ReceiptsFile:
     async def begin(self) -> ReceiptsMark:
         return await self._runtime.blocking(self._begin)
 
-    async def check(self, bound: ReceiptsMark) -> None:
+    async def check(self, bound: ReceiptsMark) -> str:
         if not self._exists:
             raise missing(self.lines.where)
         self.lines.check(bound)
+        return ""
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         return await self._runtime.blocking(self._write, Receipt.from_outcome(outcome, spend))
@@ -407,7 +408,7 @@ class NoReceipts:
     async def begin(self) -> ReceiptsMark:
         raise ReceiptsError(self._why)
 
-    async def check(self, bound: ReceiptsMark) -> None:  # noqa: ARG002  the form of Receipts
+    async def check(self, bound: ReceiptsMark) -> str:  # noqa: ARG002  the form of Receipts
         raise ReceiptsError(self._why)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:  # noqa: ARG002  the form of Receipts
@@ -514,8 +515,12 @@ async def lost_outcomes(plan_id: bytes, store: Store, receipts: Receipts) -> lis
     return sorted(found.lost.values(), key=lambda receipt: receipt.window)
 
 
-async def check_published(store: Store, lines: ReceiptLines) -> None:
+async def check_published(store: Store, lines: ReceiptLines) -> bool:
     """Checks that lines of receipts are this store's, and prove every outcome that it has published, or more.
+
+    Returns:
+        Whether the store's id or an outcome that it has published shows that they are its own. Where it has neither,
+        they may be another store's.
 
     Raises:
         ForeignReceiptsError: They have another id than the store knows, or lack a published outcome.
@@ -525,9 +530,13 @@ async def check_published(store: Store, lines: ReceiptLines) -> None:
     if bound is not None and bound.id and bound.id != lines.mark.id:
         came = f"receipts {_shown(lines.mark.id)}" if lines.mark.id else "no receipts"
         raise ForeignReceiptsError(f"{lines.where}: {came}, expected receipts {_shown(bound.id)} of this store")
+    is_own = bound is not None and bool(bound.id)
     for plan in await store.plans():
-        if problem := _compared(plan.plan_id, await store.outcomes(plan.plan_id), lines.receipts).problem:
+        outcomes = await store.outcomes(plan.plan_id)
+        if problem := _compared(plan.plan_id, outcomes, lines.receipts).problem:
             raise ReceiptsError(f"{lines.where}: {problem}")
+        is_own |= any(outcome.published for outcome in outcomes)
+    return is_own
 
 
 async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int | None) -> None:
@@ -535,16 +544,19 @@ async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int 
 
     The header is written before the store knows it: a crash in between leaves receipts that no store knows, and the
     next start binds the store to them. In the other order a store would miss receipts that nobody has lost.
+
+    A store that was bound before the receipts had a copy, or knows another place of it, learns where it is.
     """
     bound = await store.receipts_mark()  # before the receipts are read: they may be ahead of it, never behind
-    if bound is not None:
-        await receipts.check(bound)
+    copy = "" if bound is None else await receipts.check(bound)
     if bound is None or not bound.id:
         await _check_unbound(store, receipts)
         if fence is None:
             return
         bound = await store.bind_receipts(plan_id, await receipts.begin(), fence=fence)
         await receipts.check(bound)
+    elif fence is not None and copy not in {"", bound.copy}:
+        await store.bind_receipts(plan_id, replace(bound, copy=copy), fence=fence)
 
 
 async def _check_unbound(store: Store, receipts: Receipts) -> None:

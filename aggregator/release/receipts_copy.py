@@ -56,8 +56,8 @@ class CopiedReceipts:
         await self._mirror()
         return replace(mark, copy=copy.where)
 
-    async def check(self, bound: ReceiptsMark) -> None:
-        """Compares the receipts with the mark, and the copy with both.
+    async def check(self, bound: ReceiptsMark) -> str:
+        """Compares the receipts with the mark, and the copy with both; where the copy is.
 
         Raises:
             ForeignReceiptsError: They are missing or another store's, the copy included.
@@ -84,6 +84,7 @@ class CopiedReceipts:
                 f"{copy.where}: {sum(lacking.values())} receipts of {first.where} are missing at its end, where a kill "
                 f"leaves one of a plan: {_OLDER}"
             )
+        return copy.where
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         mark = await self._first.write(outcome, spend)
@@ -170,5 +171,6 @@ def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
     return ForeignReceiptsError(
         f"{copy.where}: missing, although {first.where} has {len(first.kept)} lines; nothing is released until it is "
         f"restored and the service is started again. If there never was one, or it is lost for good, {_BEGIN} makes it "
-        "from the receipts that are left"
+        "from the receipts that are left; where the store is older than these, use `hushsum admin mark-lost` without "
+        "receipts_copy first"
     )

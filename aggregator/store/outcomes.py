@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aggregator.errors import OutcomeExistsError, StoreError
@@ -21,6 +21,7 @@ from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
 _PART_BYTES: Final = 1 << 18
+_PARTS_AT_ONCE: Final = 32  # 8 MiB: PostgreSQL has a time limit for each command, however large a state is
 
 
 async def reserve_outcome(
@@ -201,11 +202,13 @@ async def commit_step(
         found[1],
         first,
     )
-    await tx.execute_many(
-        "INSERT INTO sequence_parts (plan, part, data) VALUES ($1, $2, $3) "
-        "ON CONFLICT (plan, part) DO UPDATE SET data = excluded.data",
-        ((number, *part) for part in enumerate(rest, 1)),
-    )
+    parts = [(number, *part) for part in enumerate(rest, 1)]
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        await tx.execute_many(
+            "INSERT INTO sequence_parts (plan, part, data) VALUES ($1, $2, $3) "
+            "ON CONFLICT (plan, part) DO UPDATE SET data = excluded.data",
+            parts[start : start + _PARTS_AT_ONCE],
+        )
     await tx.execute("DELETE FROM sequence_parts WHERE plan = $1 AND part > $2", number, len(rest))
     await _insert_outcome(tx, number, CUMULATIVE, window, data)
     await move(tx, number, window, WindowState.RELEASED)
@@ -352,12 +355,14 @@ async def receipts_mark(tx: Transaction) -> ReceiptsMark | None:
     None before anything could be released. The id is empty if an older version may have released something: then
     receipts exist, but the store does not know which.
     """
-    row = await tx.fetch_row("SELECT id, lines, digest FROM receipts")
-    return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]))
+    row = await tx.fetch_row("SELECT id, lines, digest, coalesce((SELECT place FROM receipts_copy), '') FROM receipts")
+    return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]), str(row[3]))
 
 
 async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
     """Binds the store to these receipts for good, unless it is bound; returns the mark that it is bound to.
+
+    Where they have a copy, its place is recorded in either case.
 
     ``plan_id`` belongs to the releaser that holds the fence.
     """
@@ -370,9 +375,9 @@ async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *,
         found.lines,
         found.digest,
     )
+    await _note_copy(tx, found.copy)
     bound = await receipts_mark(tx)
     assert bound is not None, "it was there, or was inserted"
-    await _note_copy(tx, found.copy)
     return bound
 
 
@@ -405,14 +410,18 @@ async def _note_copy(tx: Transaction, place: str) -> None:
         )
 
 
-async def set_receipts(tx: Transaction, found: ReceiptsMark) -> None:
+async def set_receipts(tx: Transaction, found: ReceiptsMark, *, fences: Mapping[bytes, int]) -> None:
     """Records receipts that an operator has begun a copy of, ended the copy of, or made from it.
 
-    The mark is of all their lines; an empty ``copy`` ends the copy.
+    The mark is of all their lines; an empty ``copy`` ends the copy. It may set the store's mark back, so that nobody
+    may release meanwhile: ``fences`` has the fence of each plan's lease, by the plan's id.
 
     Raises:
+        FencedError: Another process has taken a lease.
         StoreError: They are not those that the store is bound to.
     """
+    for plan_id, fence in fences.items():
+        await check_lease(tx, await plan_number(tx, plan_id), fence)
     row = await tx.fetch_row("SELECT id FROM receipts WHERE number = 1", lock=True)
     if row is None or row[0] != found.id:
         raise StoreError("store: the receipts belong to another store; restore them")

@@ -120,8 +120,8 @@ class _BindsLater(_Through):
 class _Uncompared(CopiedReceipts):
     """The second sink is written, and never compared with the first."""
 
-    async def check(self, bound: ReceiptsMark) -> None:
-        await self._first.check(bound)
+    async def check(self, bound: ReceiptsMark) -> str:
+        return await self._first.check(bound)
 
     async def read(self) -> Sequence[Receipt]:
         return await self._first.read()

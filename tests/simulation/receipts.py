@@ -48,11 +48,11 @@ class SimReceipts:
 
         return await self._line.call("the receipts' header", begin, writes=True)
 
-    async def check(self, bound: ReceiptsMark) -> None:
-        async def check(_: Process | None) -> None:
-            await self._kept.check(bound)
+    async def check(self, bound: ReceiptsMark) -> str:
+        async def check(_: Process | None) -> str:
+            return await self._kept.check(bound)
 
-        await self._line.call("the receipts' mark", check, writes=False)
+        return await self._line.call("the receipts' mark", check, writes=False)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         async def write(_: Process | None) -> ReceiptsMark:
