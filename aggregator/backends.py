@@ -288,9 +288,7 @@ class Backends:
             await receipts.read()
         elif self.is_current:
             problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
-            if (
-                problem and self._config.log == "kafka"
-            ):  # a service that runs may have released since outcomes were read
+            if problem and self._config.log == "kafka":  # a service that runs may have released meanwhile
                 problem, _ = await reconcile(plan.id, self._store, receipts, fence=None)
             if problem:
                 raise ReceiptsError(problem)

@@ -83,7 +83,7 @@ class ReceiptsTopic:
         """
         needs = receipts_topic(settings, name)
         # A copy may be in another cluster: the store records where.
-        where = f"topic {needs.name}" if name is None else f"topic {name} of {settings.bootstrap}"
+        where = f"topic {needs.name}" if name is None else f"topic {name} at {settings.bootstrap}"
         gone = missing(where) if made else None
         warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)

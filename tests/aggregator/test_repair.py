@@ -10,26 +10,28 @@ import grpc.aio
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from structlog.testing import capture_logs
 
 from aggregator.backup import back_up, restore
 from aggregator.backup_cluster import back_up_cluster, restore_cluster
 from aggregator.config import Config
-from aggregator.errors import ConfigError, ForeignReceiptsError, ReceiptsError, StoreError
-from aggregator.release.receipts import ReceiptsFile
+from aggregator.errors import ConfigError, FencedError, ForeignReceiptsError, ReceiptsError, StoreError
+from aggregator.release.receipts import ReceiptsFile, reconcile
+from aggregator.release.receipts_copy import CopiedReceipts, begin_copy
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, mark_all_lost, rebuild_receipts
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import open_sqlite_store
 from hushsum.entropy import ReplayableEntropy
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres, client_programs
-from tests.aggregator.disk_site import disk_site
-from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, put
+from tests.aggregator.disk_site import DiskSite, disk_site
+from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, pair, put
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_app_roles import cluster_config
 from tests.aggregator.test_backup_cluster import elsewhere, once_leading, paths, released, states
 from tests.aggregator.test_check import checked, failures_of
-from tests.aggregator.test_verify import COPY, PLAN, collected, contents, failures, shortened, verified
-from tests.doubles import ManualRuntime
+from tests.aggregator.test_verify import COPY, PLAN, changed, collected, contents, failures, shortened, verified
+from tests.doubles import ManualRuntime, Steps
 from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
 
 RECEIPTS = "receipts.jsonl"
@@ -61,8 +63,6 @@ async def test_a_store_whose_first_start_had_a_copy_is_not_released_from_without
     assert UNNAMED.format(tmp_path / COPY) in told
     assert "`hushsum admin begin-receipts-copy`" in told
     assert "`hushsum admin end-receipts-copy`" in told
-    with pytest.raises(ReceiptsError, match="receipts_copy is not set"):
-        await mark_all_lost(config(tmp_path, copied=False), SystemRuntime())
 
 
 async def test_a_service_that_starts_without_the_setting_collects_and_releases_nothing(tmp_path: Path) -> None:
@@ -109,12 +109,38 @@ async def test_a_process_that_runs_without_the_copy_publishes_nothing_once_there
         await site.releaser.release()
         bound = await site.store.receipts_mark()
         assert bound is not None
-        await site.store.set_receipts(replace(bound, copy="receipts elsewhere"))
+        await site.store.set_receipts(replace(bound, copy="receipts elsewhere"), fences={PLAN.id: site.fence})
         await site.send(1, window=site.window + 1)
         await site.releaser.seal(early=True)
         with pytest.raises(StoreError, match=r"a copy of the receipts was begun \(receipts elsewhere\) after this"):
             await site.releaser.release()
         assert await site.store.outcome(PLAN.id, "tumbling", site.window + 1) is None
+
+
+async def test_a_start_with_the_copy_tells_a_store_of_an_older_version_once_where_it_is(tmp_path: Path) -> None:
+    """Nothing need be published: from then on a start without the setting releases nothing."""
+    async with disk_site(tmp_path, PLAN, ManualRuntime()) as site:
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+    await begin_copy(*await pair(tmp_path))
+    assert await place(tmp_path) is None, "as older versions left it"
+    for told in (1, 0):
+        steps = Steps()
+        site = await DiskSite.open(tmp_path, PLAN, ManualRuntime(), steps=steps, copied=True)
+        await site.start()
+        assert steps.names.count("Store.bind_receipts") == told
+        await site.die()
+        assert await place(tmp_path) == f"receipts {tmp_path / COPY}"
+    assert UNNAMED.format(tmp_path / COPY) in failures(await verified(tmp_path, receipts_copy=None))
+
+
+async def test_a_releaser_that_has_lost_its_lease_tells_the_store_nothing_of_the_copy(tmp_path: Path) -> None:
+    async with disk_site(tmp_path, PLAN, ManualRuntime()) as site:
+        first, copy = await pair(tmp_path)
+        await begin_copy(first, copy)
+        with pytest.raises(FencedError):
+            await reconcile(PLAN.id, site.store, CopiedReceipts(first, copy), fence=site.fence - 1)
+        assert await site.store.receipts_copy() is None
 
 
 async def test_a_back_up_and_what_is_restored_from_it_know_of_the_copy(tmp_path: Path) -> None:
@@ -197,6 +223,40 @@ async def test_a_store_that_was_set_back_gets_its_receipts_and_is_found_out_by_t
     assert "the store does not contain its outcome" in failures(await verified(tmp_path, publish=None))
 
 
+def unbound(folder: Path, *, publishes: bool) -> None:
+    """A store of a version that knew no id; also one that has published nothing."""
+    changed(folder, "UPDATE receipts SET id = x'', lines = 0, digest = x''")
+    changed(folder, "DELETE FROM receipts_copy")
+    if not publishes:
+        changed(folder, "DELETE FROM outcomes")
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+async def test_a_store_without_an_id_tells_its_own_copy_by_what_it_has_published_and_else_says_that_it_cannot(
+    tmp_path: Path, publishes: bool
+) -> None:
+    await history(tmp_path, ManualRuntime())
+    other = tmp_path / "other"
+    other.mkdir()
+    async with disk_site(other, PLAN_OF_FOUR, ManualRuntime(), entropy=ReplayableEntropy(b"another")) as site:
+        await site.releaser.seal(early=True)
+        await site.releaser.release()
+    for copy, whose in ((other / RECEIPTS, "another's"), (tmp_path / f"3.{COPY}", "its own")):
+        put(tmp_path, 1, None, None)
+        unbound(tmp_path, publishes=publishes)
+        shutil.copy(copy, tmp_path / COPY)
+        with capture_logs() as logged:
+            if publishes and whose == "another's":
+                with pytest.raises(ReceiptsError, match="differs from the outcome in the store"):
+                    await rebuild_receipts(config(tmp_path), SystemRuntime())
+                assert not (tmp_path / RECEIPTS).exists()
+            else:
+                await rebuild_receipts(config(tmp_path), SystemRuntime())
+                assert (tmp_path / RECEIPTS).read_bytes() == copy.read_bytes()
+        told = [line["event"] for line in logged if "whether the copy is its own cannot be told" in line["event"]]
+        assert len(told) == (not publishes)
+
+
 async def last_line(kafka: KafkaBroker, topic: str) -> bytes:
     """The last message of a topic with one partition."""
     consumer, where = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap), TopicPartition(topic, 0)
@@ -220,7 +280,7 @@ async def test_a_lost_topic_of_receipts_is_made_from_its_copy(
     copied = Config.of(**{**first.model_dump(exclude_unset=True), **paths(first), **more, "postgres_dsn": first.dsn})
     async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
         await released(client)
-        assert await service.store.receipts_copy() == f"topic {first.kafka_prefix}.copy"
+        assert await service.store.receipts_copy() == f"topic {first.kafka_prefix}.copy at {kafka.bootstrap}"
     producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
     await producer.start()
     await producer.send_and_wait(f"{first.kafka_prefix}.receipts", await last_line(kafka, f"{first.kafka_prefix}.copy"))
