@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from aggregator.backup import MANIFEST, BackupError
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
@@ -17,7 +18,7 @@ from aggregator.config import Config
 from aggregator.errors import ReceiptsError
 from aggregator.release.lost import LostOutcomes
 from aggregator.release.receipts import Receipt, read_line
-from aggregator.repair import begin_receipts_copy, mark_all_lost
+from aggregator.repair import begin_receipts_copy, end_receipts_copy, mark_all_lost, rebuild_receipts
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import verify
 from hushsum_proto.batches import topic_of
@@ -131,16 +132,66 @@ async def test_a_second_topic_is_begun_by_an_operator_and_compared_at_a_start(
     config = cluster_config(tmp_path, kafka, postgres.fresh_database())
     async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
         await released(client)
-    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{config.kafka_prefix}.copy"}
-    copied = Config.of(**{**config.model_dump(exclude_unset=True), **paths(config), **more, "postgres_dsn": config.dsn})
+    copied = with_copy(config, kafka)
     assert "missing" in (await states(copied))["receipts"]
     assert await begin_receipts_copy(copied, SystemRuntime()) == 2
     found = await states(copied)
     assert (found["receipts"], found["copy of the receipts"]) == ("ok", "ok")
     async with service_of(copied, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
         await released(client)
+        for repair, repaired in (
+            (begin_receipts_copy, copied),
+            (rebuild_receipts, copied),
+            (end_receipts_copy, config),
+        ):
+            with pytest.raises(ReceiptsError, match=r"plan 'test': a releaser holds the lease for \d+ s more: stop"):
+                await repair(repaired, SystemRuntime())
     found = await states(copied)
     assert (found["receipts"], found["copy of the receipts"], found["plan test: receipts"]) == ("ok", "ok", "ok")
+
+
+@pytest.mark.long
+async def test_lost_outcomes_of_an_older_dump_are_marked_although_the_copy_of_the_receipts_is_lost_too(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    runtime = SystemRuntime()
+    alone = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
+    copied = with_copy(alone, kafka)
+    async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released(client)
+    await back_up_cluster(copied, tmp_path / "before", runtime)
+    async with service_of(copied, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
+        await released(client)
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.delete_topics([f"{alone.kafka_prefix}.copy"])
+    await admin.close()
+
+    ended = elsewhere(alone, postgres.fresh_database())
+    with pytest.raises(ReceiptsError, match="receipts_copy is not set"):
+        await restore_cluster(tmp_path / "before", ended, runtime)
+    with pytest.raises(ReceiptsError, match="use `hushsum admin mark-lost`"):
+        await end_receipts_copy(ended, runtime)
+    assert await mark_all_lost(ended, runtime) == LostOutcomes({"test": [WINDOW + 1]}, {})
+    assert "receipts_copy is not set" in (await states(ended))["receipts"], "the store goes on knowing of its copy"
+    assert await end_receipts_copy(ended, runtime) == f"topic {alone.kafka_prefix}.copy at {kafka.bootstrap}"
+
+    marked = elsewhere(alone, postgres.fresh_database())
+    lost = await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)
+    assert lost.windows == {"test": [WINDOW + 1]}
+    assert "receipts_copy is not set" in (await states(marked))["receipts"]
+    begun = with_copy(marked, kafka)
+    assert await begin_receipts_copy(begun, runtime) == 3
+    for config in (ended, begun):
+        found = await states(config)
+        found.pop("plan test: log")  # its entries are erased by now, or soon
+        assert not [state for state in found.values() if state.startswith("failed")]
+
+
+def with_copy(config: Config, kafka: KafkaBroker) -> Config:
+    """The same with a copy of the receipts."""
+    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{config.kafka_prefix}.copy"}
+    return Config.of(**{**config.model_dump(exclude_unset=True), **paths(config), **more, "postgres_dsn": config.dsn})
 
 
 async def test_a_dump_that_cannot_be_taken_leaves_nothing(

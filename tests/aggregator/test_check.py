@@ -8,15 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 from structlog.testing import capture_logs
 
 from aggregator.check import check
 from aggregator.config import Config
 from aggregator.errors import LogError
+from aggregator.release.receipts import Receipt
 from aggregator.runtime import SystemRuntime
 from aggregator.sqlite import SqliteFile
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.entropy import OsEntropy
+from hushsum.privacy.events import TUMBLING
+from hushsum.releases import spend_of
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
@@ -24,10 +29,12 @@ from hushsum_simulator.testbed.process import free_port
 from tests.aggregator import stores
 from tests.aggregator.shuffler.shuffled import shuffled_plan
 from tests.aggregator.store.test_formats import of_format
+from tests.aggregator.test_app_roles import PLAN as ROLES_PLAN
 from tests.aggregator.test_app_roles import cluster_config
+from tests.aggregator.test_backup_cluster import released as released_once_leading
 from tests.authorities import Certified
 from tests.plans import small_plan
-from tests.services import Contributor, RawClient, config_of, service_of
+from tests.services import WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
 
 PLAN = small_plan()
 OF_FILES = ["process", "data", "store", "plan", "log", "receipts"]
@@ -308,7 +315,9 @@ async def test_a_cluster_is_tried_and_nothing_is_created(
     dsn = postgres.fresh_database()
     config = cluster_config(tmp_path, kafka, dsn)
     found = await checked(config)
-    assert found == dict.fromkeys(["process", "database", "plan", "brokers", "log", "listen 127.0.0.1:0"], "")
+    parts = ["process", "database", "plan", "brokers", "log", "receipts", "listen 127.0.0.1:0"]
+    assert found == dict.fromkeys(parts, "")
+    assert "receipts" not in await checked(config.model_copy(update={"role": "worker"}))
     database = await PostgresDatabase.open(PostgresSettings(dsn, pool=3, migrates=False), SystemRuntime())
     assert not database.has_tables
     await database.close()
@@ -321,9 +330,30 @@ async def test_a_cluster_is_tried_and_nothing_is_created(
     assert failed["log"] == NOT_TRIED
 
 
-async def kafka_topics(kafka: KafkaBroker) -> list[str]:
-    from aiokafka.admin import AIOKafkaAdminClient
+async def test_the_receipts_of_a_cluster_are_compared_with_its_store(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database())
+    async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released_once_leading(client)
+        assert failures_of(await checked(config)) == {}
+    topic = f"{config.kafka_prefix}.receipts"
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap)
+    await producer.start()
+    spend = spend_of(ROLES_PLAN, kind=TUMBLING, window=WINDOW + 1)
+    lost = Receipt(ROLES_PLAN.id, TUMBLING, WINDOW + 1, bytes(32), spend)
+    await producer.send_and_wait(topic, lost.to_line()[0])
+    await producer.stop()
+    assert "the store does not contain its outcome" in failures_of(await checked(config))["receipts"]
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.delete_topics([topic])
+    await admin.close()
+    assert f"topic {topic}: missing, although this store has receipts" in failures_of(await checked(config))["receipts"]
+    assert topic not in await kafka_topics(kafka), "nothing is created"
 
+
+async def kafka_topics(kafka: KafkaBroker) -> list[str]:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
     try:

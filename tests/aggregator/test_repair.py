@@ -28,7 +28,7 @@ from tests.aggregator.disk_site import DiskSite, disk_site
 from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, pair, put
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_app_roles import cluster_config
-from tests.aggregator.test_backup_cluster import elsewhere, once_leading, paths, released, states
+from tests.aggregator.test_backup_cluster import elsewhere, once_leading, released, states, with_copy
 from tests.aggregator.test_check import checked, failures_of
 from tests.aggregator.test_verify import COPY, PLAN, changed, collected, contents, failures, shortened, verified
 from tests.doubles import ManualRuntime, Steps
@@ -276,8 +276,7 @@ async def test_a_lost_topic_of_receipts_is_made_from_its_copy(
     """Also where the lost one had a line twice: the copy has it once, and the store's mark counts messages."""
     monkeypatch.setenv("PATH", f"{client_programs()}{os.pathsep}{os.environ['PATH']}")
     first = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
-    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{first.kafka_prefix}.copy"}
-    copied = Config.of(**{**first.model_dump(exclude_unset=True), **paths(first), **more, "postgres_dsn": first.dsn})
+    copied = with_copy(first, kafka)
     async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
         await released(client)
         assert await service.store.receipts_copy() == f"topic {first.kafka_prefix}.copy at {kafka.bootstrap}"

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.aggregator.release.test_receipts_copy import history, put
+from tests.aggregator.test_app_roles import PLAN as SERVED
+from tests.aggregator.test_backup_cluster import released as once_released
 from tests.aggregator.test_verify import PLAN, collected, shortened
 from tests.doubles import ManualRuntime
 from tests.hushsum_cli.calling import Hushsum
+from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
 
 
 @pytest.fixture
@@ -56,6 +59,44 @@ def test_lost_outcomes_are_marked_in_a_store_that_was_restored_already(hushsum: 
     ended = hushsum("admin", "verify", *places)
     assert ended.status == 0, ended.out
     assert "ledger: ok: ε = 3 spent, the sum of 3 charges that receipts prove\n" in ended.out
+
+
+@pytest.mark.parametrize("way", ["begin-receipts-copy", "end-receipts-copy"])
+def test_an_older_store_whose_copy_is_lost_too_goes_on_with_its_receipts(
+    hushsum: Hushsum, tmp_path: Path, way: str
+) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy.jsonl"
+    alone = ("--data", str(data))
+    places = (*alone, "--receipts-copy", str(copy))
+    asyncio.run(released(tmp_path, 0, receipts_copy=str(copy)))
+    assert hushsum("admin", "backup", *alone, str(tmp_path / "older")).status == 0
+    asyncio.run(released(tmp_path, 1, receipts_copy=str(copy)))
+    for name in ("store.db", "log.db"):  # both in write-ahead mode, and closed
+        shutil.copy(tmp_path / "older" / name, data / name)
+    copy.unlink()
+
+    used = alone if way == "end-receipts-copy" else places
+    assert "use `hushsum admin mark-lost`" in hushsum("admin", way, *used).err
+    ended = hushsum("admin", "mark-lost", *places)
+    assert (ended.status, "use `hushsum admin mark-lost` without receipts_copy first" in ended.err) == (1, True)
+    ended = hushsum("admin", "mark-lost", *alone)
+    assert ended.out == f"plan test: marked as lost, charged, never drawn again: window {WINDOW + 1}\n"
+    ended = hushsum("admin", "verify", *alone)
+    assert "receipts: failed: receipts_copy is not set" in ended.out, "the store goes on knowing of its copy"
+    ended = hushsum("admin", way, *used)
+    assert ended.status == 0, ended.err
+    ended = hushsum("admin", "verify", *used)
+    assert ended.status == 0, ended.out
+    asyncio.run(released(tmp_path, 2, receipts_copy=None if way == "end-receipts-copy" else str(copy)))
+    assert hushsum("admin", "verify", *used).status == 0
+
+
+async def released(folder: Path, number: int, **settings: str | None) -> None:
+    """A service starts in the hour after a window, releases it, and stops."""
+    runtime = SetRuntime(NOW_MS + number * HOUR_MS)
+    async with service_of(config_of(folder, SERVED, **settings), runtime) as service, RawClient(service.grpc) as client:
+        await client.submit_one(SERVED.id, Contributor(SERVED, 3).delta(window=WINDOW + number)[1])
+        await once_released(client)
 
 
 def test_receipts_are_made_from_their_copy_and_a_copy_is_ended(hushsum: Hushsum, data: Path) -> None:

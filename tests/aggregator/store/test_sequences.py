@@ -1,5 +1,6 @@
 """Steps of a cumulative sequence in every store: one charge, one key and one set of counters a step, one state."""
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from aggregator.errors import FencedError, OutcomeExistsError, StoreError, WindowOrderError
 from aggregator.model import HeldState, ReservedStep
 from aggregator.store import outcomes as store_outcomes
+from aggregator.store.postgres import PostgresTransaction
 from aggregator.store.store import Store
-from aggregator.store.transaction import Transaction
+from aggregator.store.transaction import SqliteTransaction, Transaction
 from hushsum.errors import BudgetError
 from hushsum.privacy.events import CUMULATIVE
 from hushsum.releases import spend_of
@@ -97,6 +99,29 @@ async def test_a_second_spend_of_a_sequence_is_refused_by_the_database(store: St
 
     with pytest.raises(StoreError, match=r"(?i)unique"):
         await store.database.write(again)
+
+
+async def test_a_large_state_is_written_in_commands_of_8_mib(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL and its driver have a time limit for each."""
+    fence = await lease(store)
+    await sealed(store, W, W + 1)
+    sent: list[int] = []
+
+    def counting(real: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def execute_many(tx: Transaction, query: str, rows: Iterable[Sequence[object]]) -> None:
+            listed = list(rows)
+            sent.append(sum(len(value) for row in listed for value in row if isinstance(value, bytes)))
+            await real(tx, query, listed)
+
+        return execute_many
+
+    for kind in (SqliteTransaction, PostgresTransaction):
+        monkeypatch.setattr(kind, "execute_many", counting(kind.execute_many))
+    state = bytes(range(256)) * (66 * ROW // 256) + b"end"
+    await reserve(store, W, fence=fence)
+    await store.commit_step(PLAN, W, b"release", state, step=1, fence=fence)
+    assert sent == [1 << 23, 1 << 23, ROW + 3]
+    assert (await reserve(store, W + 1, fence=fence)).state == state
 
 
 async def test_a_reserved_step_is_given_again_as_it_is_and_for_other_counters_never(store: Store) -> None:

@@ -619,6 +619,15 @@ async def test_who_has_lost_the_lease_binds_nothing(empty_store: Store) -> None:
     assert await empty_store.receipts_mark() is None
 
 
+async def test_an_operator_sets_the_receipts_only_while_nobody_else_has_taken_the_lease(sql_store: Store) -> None:
+    copied = replace(MARK, copy="elsewhere")
+    with pytest.raises(FencedError):
+        await sql_store.set_receipts(copied, fences={PLAN.id: FENCE - 1})
+    assert await sql_store.receipts_mark() == MARK
+    await sql_store.set_receipts(copied, fences={PLAN.id: FENCE})
+    assert await sql_store.receipts_mark() == copied
+
+
 async def test_an_outcome_is_published_together_with_how_far_the_receipts_reach(store: Store) -> None:
     await sealed(store, (W, W + 1))
     for window, lines in ((W, 5), (W + 1, 3)):  # another plan's releaser has been faster
