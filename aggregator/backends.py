@@ -223,10 +223,10 @@ class Backends:
         """Without its copy a store that was set back together with its first receipts would not be found out."""
         if self._store is None or not self.is_current:
             return
-        place = await self._store.receipts_copy()
-        if place is not None:
+        known = await self._store.receipts_mark()
+        if known is not None and known.copy:
             raise ReceiptsError(
-                f"receipts_copy is not set, but this store's receipts have a copy, last at: {place}. Nothing is "
+                f"receipts_copy is not set, but this store's receipts have a copy, last at: {known.copy}. Nothing is "
                 "released until the setting names the copy and the service is started again. If the copy is lost, set "
                 "another place and use `hushsum admin begin-receipts-copy`; to go on with the receipts alone, use "
                 "`hushsum admin end-receipts-copy`"

@@ -237,7 +237,7 @@ class ReceiptsMark:
     id: bytes  # 16 random bytes of their header; empty before there is one
     lines: int  # (in Kafka: messages), with the header
     digest: bytes  # over these lines, in order
-    copy: str = ""  # where a second sink has the same lines; empty: the caller knows of none
+    copy: str = ""  # where a second sink has the same lines; empty: the store, or its caller, knows of none
 
 
 @dataclass(frozen=True)

@@ -104,15 +104,13 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
         )
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        place = await store.receipts_copy()
-        if place is None:
-            return None
         fences = await _leases(store, stack)
-        await _compare(store, (await backends.sinks(needs_copy=False)).first)
         bound = await store.receipts_mark()
-        assert bound is not None, "there is a copy"
+        if bound is None or not bound.copy:
+            return None
+        await _compare(store, (await backends.sinks(needs_copy=False)).first)
         await store.set_receipts(replace(bound, copy=""), fences=fences)
-        return place
+        return bound.copy
 
 
 async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:

@@ -195,6 +195,8 @@ def mark_lost(*, config_file: Path | None, **settings: object) -> None:
 
     Their charges are entered from the receipts, their windows are final and never drawn again, and what was collected
     for them is erased. Use it only where no newer copy of the store exists. The service must be stopped.
+
+    Where the copy of the receipts is lost, too, leave --receipts-copy out, and begin another copy or end it afterwards.
     """
     import asyncio
 
@@ -225,7 +227,8 @@ def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: 
     Never use this while an earlier copy may still be found: it can tell that the store was set back, a new one cannot.
 
     With --reverse the receipts are made from the copy, or completed if they are older: the copy must have the store's
-    id, its lines and a receipt for every published outcome.
+    id, its lines and a receipt for every published outcome. If the store has neither an id nor an outcome, nothing
+    tells whose copy it is; a warning says so.
     """
     import asyncio
 

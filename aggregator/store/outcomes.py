@@ -273,7 +273,7 @@ async def publish(
     if changed != 1:
         raise StoreError(f"store: window {window} has no outcome to publish")
     await advance_receipts(tx, receipts)
-    if not receipts.copy and (copy := await receipts_copy(tx)) is not None:
+    if not receipts.copy and (copy := await _receipts_copy(tx)) is not None:
         raise StoreError(
             f"store: a copy of the receipts was begun ({copy}) after this process started without it; set "
             "receipts_copy, and start the process again"
@@ -395,14 +395,14 @@ async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
     await _note_copy(tx, reached.copy)
 
 
-async def receipts_copy(tx: Transaction) -> str | None:
+async def _receipts_copy(tx: Transaction) -> str | None:
     """Where the copy of the receipts is, as far as the store knows; None if it knows of none."""
     row = await tx.fetch_row("SELECT place FROM receipts_copy")
     return None if row is None else str(row[0])
 
 
 async def _note_copy(tx: Transaction, place: str) -> None:
-    if place and await receipts_copy(tx) != place:
+    if place and await _receipts_copy(tx) != place:
         await tx.execute(
             "INSERT INTO receipts_copy (number, place) VALUES (1, $1) "
             "ON CONFLICT (number) DO UPDATE SET place = excluded.place",

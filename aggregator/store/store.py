@@ -148,7 +148,6 @@ class Store:
     remove_releases = _write(store_outcomes.remove_releases)
     mark_lost = _write(store_outcomes.mark_lost, "reservations", "streams", "contributions", certain=True)
     receipts_mark = _look(store_outcomes.receipts_mark)
-    receipts_copy = _look(store_outcomes.receipts_copy)
     bind_receipts = _write(store_outcomes.bind_receipts)
     set_receipts = _write(store_outcomes.set_receipts)
     outcomes = _read(store_outcomes.outcomes)
