@@ -78,7 +78,8 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
             await sinks.copy.check(bound)
         if not await check_published(store, lines):
             _journal.warning(
-                "the store knows of no receipts and has published nothing: whether the copy is its own cannot be told",
+                "the store knows of no receipts and has published nothing: whether the copy is its own cannot be told; "
+                "make sure that it is",
                 copy=lines.where,
             )
         copied = await begin_copy(sinks.copy, sinks.first)

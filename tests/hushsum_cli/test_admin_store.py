@@ -79,7 +79,8 @@ def test_an_older_store_whose_copy_is_lost_too_goes_on_with_its_receipts(
     assert "use `hushsum admin mark-lost`" in hushsum("admin", way, *used).err
     ended = hushsum("admin", "mark-lost", *places)
     assert (ended.status, "use `hushsum admin mark-lost` without receipts_copy first" in ended.err) == (1, True)
-    ended = hushsum("admin", "mark-lost", *alone)
+    (tmp_path / "service.toml").write_text(f'data = "{data}"\nreceipts_copy = "{copy}"\n')
+    ended = hushsum("admin", "mark-lost", "--config", str(tmp_path / "service.toml"), "--receipts-copy", "")
     assert ended.out == f"plan test: marked as lost, charged, never drawn again: window {WINDOW + 1}\n"
     ended = hushsum("admin", "verify", *alone)
     assert "receipts: failed: receipts_copy is not set" in ended.out, "the store goes on knowing of its copy"
