@@ -141,7 +141,10 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
 
 
 async def _leases(store: Store, stack: AsyncExitStack) -> dict[bytes, int]:
-    """The fence of every plan's lease, by the plan's id: no process releases until the stack ends."""
+    """The fence of every plan's lease, by the plan's id; a lease ends with the stack, or after a minute.
+
+    A releaser that has taken one since is not overwritten: the write that names the fences is refused.
+    """
     return {
         plan.plan_id: await stack.enter_async_context(operators_lease(plan.plan_id, plan.name, store))
         for plan in await store.plans()
