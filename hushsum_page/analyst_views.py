@@ -378,7 +378,7 @@ def _about(entry: PlanEntry) -> dict[str, Any]:
         "plan": plan,
         "plan_address": f"/plans/{plan.hex_id[:16]}",
         "promise": promise_of(plan),
-        "facts": [pair for pair in facts_of(plan) if pair[0] not in {"promise", "id"}],
+        "facts": [pair for pair in facts_of(plan) if pair[0] not in {"guarantee", "id"}],
         "counts": {state: number for state, number in counts.items() if number},
         "next_due": _due(entry),
         "has_windows": any(each.state == RELEASED and each.window is not None for each in entry.outcomes),
