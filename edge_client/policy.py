@@ -1,4 +1,4 @@
-"""What this device allows: it refuses a plan that guarantees less than its owner asks for, whatever the service says."""
+"""What this device allows: it refuses plans that guarantee less than its owner asks for, whatever the service says."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

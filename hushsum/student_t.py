@@ -62,9 +62,7 @@ def student_t_tails(t: Floats, degrees: int | None) -> Floats:
     """
     least = float(t.min()) if t.size else 0.0
     if not least >= 0.0 or (degrees is not None and (degrees < 1 or degrees != int(degrees))):
-        raise ValueError(
-            f"t, degrees: got {least}, {degrees}, expected a number from 0, and an integer from 1 or None"
-        )
+        raise ValueError(f"t, degrees: got {least}, {degrees}, expected a number from 0, and an integer from 1 or None")
     if degrees is None:
         return np.array([0.5 * math.erfc(each / math.sqrt(2.0)) for each in t.tolist()])
     if degrees == 1:

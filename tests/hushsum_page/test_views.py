@@ -70,6 +70,7 @@ def test_a_release_of_every_family_and_mode_has_its_page(name: str, tmp_path: Pa
     text = html.unescape(page.text)
     release = hs.load(tmp_path / "today.hush")
     assert release.statement() in text
+    assert "<h2>Its guarantee</h2>" in text
     assert ("<svg" in re.sub(r'<a class="brand".*?</a>', "", page.text)) is (name in DRAWN)
     assert not re.search(r"\sstyle=|<style|<script>|javascript:|\son[a-z]+=", page.text)
 
