@@ -16,6 +16,7 @@ from aggregator.api.admin import WINDOWS_SHOWN, Admin
 from aggregator.audit import BEGUN, DONE, FAILED, AuditEntry, AuditError, AuditLog
 from aggregator.auth.tokens import (
     IssuedToken,
+    TakenNameError,
     TokenEntry,
     TokenFile,
     TokenTable,
@@ -446,10 +447,10 @@ class ServiceOperations:
         def added(table: TokenTable) -> TokenTable:
             try:
                 return change(table)
-            except TokenTableError:
+            except TakenNameError:
                 if self._is_per_client:
                     raise
-            raise TokenTableError("this name already has a token: revoke it first")
+            raise TakenNameError("this name already has a token: revoke it first")
 
         return added
 

@@ -1,4 +1,4 @@
-"""What this device allows: it refuses a plan that promises less than its owner asks for, whatever the service says."""
+"""What this device allows: it refuses plans that guarantee less than its owner asks for, whatever the service says."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ class Policy:
             ``max_total_epsilon`` is set, for with a large δ a small ε in all says nothing; else no limit. 0 demands
             plans whose total is pure, of which secure ones are none; 1 allows every total.
         memoise: True allows plans whose devices send the same report of a record in every window. Over several windows
-            they promise less: it can be seen that a record came again, or changed. Their ε holds there for a record
+            they guarantee less: it can be seen that a record came again, or changed. Their ε holds there for a record
             that is replaced wherever it occurs, by one that its device has nowhere else.
         signed_by: Whose signature a plan must carry: a key, several of which any one will do, or the path of a
             directory's file, whose keys of role ``planner`` these are. It is read here, once; then these are keys.

@@ -148,7 +148,7 @@ class UploadSizes:
     Attributes:
         family: Of the plan.
         classes: Sketches, at least 1.
-        privacy: What it promises.
+        privacy: Its guarantee.
     """
 
     family: Family

@@ -301,7 +301,7 @@ class Plan:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What each release of this plan promises."""
+        """The guarantee of each release of this plan."""
         return self.privacy.guarantee(self.family.sensitivity)
 
     @property
@@ -356,7 +356,7 @@ class Plan:
         return hash(self.id)
 
     def summary(self) -> Iterator[tuple[str, str]]:
-        """What it collects, how, and what it promises: names and values for people."""
+        """What it collects, how, and its guarantee: names and values for people."""
         yield "id", self.hex_id[:12]
         if isinstance(self.record, VectorRecords):
             names = self.collection.names or tuple(f"number {number}" for number in range(self.record.dim))
@@ -369,7 +369,7 @@ class Plan:
         delta = f", delta {numeral(self.privacy.delta, up=True)}" if self.privacy.delta else ""
         bound = self.privacy.records_per_client
         unit = self.privacy.unit + (f" of at most {bound:,} records" if bound else "")
-        yield "promise", f"epsilon {numeral(self.privacy.epsilon, up=True)}{delta} per {unit}"
+        yield "guarantee", f"epsilon {numeral(self.privacy.epsilon, up=True)}{delta} per {unit}"
         if self.window.horizon is not None:
             windows = self.window.windows_per_client
             each = "" if windows is None else f"; a client is counted in at most {windows:,} of them"

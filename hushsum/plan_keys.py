@@ -15,7 +15,7 @@ class Key(NamedTuple):
     Attributes:
         meaning: What it says, in one or two sentences.
         unit: What its value is measured in; empty for names, lists and tables.
-        privacy: What it changes in what is promised or revealed; empty: nothing.
+        privacy: What it changes in what is guaranteed or revealed; empty: nothing.
         accuracy: What it changes in the error of answers; empty: nothing.
         size: What it changes in the bytes of deltas, releases and the memory of the service; empty: nothing.
         default: Its default, where the compiled plan does not write it.
@@ -48,7 +48,7 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         ),
         "record": Key("What a record is.", privacy=TABLE, accuracy=TABLE, size=TABLE),
         "sketch": Key("How records are sketched.", privacy=TABLE, accuracy=TABLE, size=TABLE),
-        "privacy": Key("What is promised, and who adds the noise.", privacy=TABLE, accuracy=TABLE, size=TABLE),
+        "privacy": Key("The privacy guarantee, and who adds the noise.", privacy=TABLE, accuracy=TABLE, size=TABLE),
         "window": Key(
             "When windows begin and end.",
             privacy=TABLE,

@@ -71,7 +71,7 @@ def release_figure(
         kind: Of :data:`hushsum.panels.KINDS`; None: :func:`hushsum.panels.default_kind`.
         columns: Which to draw, by names or numbers; None: the first two, or for ``pairs`` and ``cdf`` the first five.
         dark: Light lines on a dark ground.
-        title: Instead of the plan's name and its promise.
+        title: Instead of the plan's name and its guarantee.
 
     Raises:
         PlanError: See :func:`hushsum.panels.refuse_undrawable`; or the plan has no classes, or no cells of a grid.
@@ -145,7 +145,7 @@ def density_figure(
         release: To be drawn.
         exact: Exact densities at (m, d) points. They are not private: for those who hold the records.
         view: Where to cut; by default columns 0 and 1, through the densest place.
-        title: Instead of the plan's name and its promise.
+        title: Instead of the plan's name and its guarantee.
 
     Returns:
         A matplotlib figure; ``figure.savefig(path)`` writes it.
@@ -174,7 +174,7 @@ def difference_figure(comparison: Comparison, *, view: View | None = None, title
         comparison: To be drawn: the first release minus the second.
         view: Where to cut; by default columns 0 and 1, through the densest place of both
             (:func:`hushsum.panels.common_view`). A view that was chosen by looking at either release breaks the 5 %.
-        title: Instead of the plans' names, windows and promises; the p-value of the test stands below it.
+        title: Instead of the plans' names, windows and guarantees; the p-value of the test stands below it.
 
     Returns:
         A matplotlib figure; ``figure.savefig(path)`` writes it.

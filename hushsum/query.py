@@ -64,7 +64,7 @@ class Queryable(Protocol):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What was promised."""
+        """Its guarantee."""
         ...
 
     @property

@@ -51,34 +51,20 @@ def student_t_quantile(probability: float, degrees: int) -> float:
     return sign * (_from_tail(tail, degrees) if tail < 0.25 else _from_centre(abs(probability - 0.5), degrees))
 
 
-def student_t_tail(t: float, degrees: int | None) -> float:
-    """P(T > t) for t ≥ 0, T of Student's t distribution; the normal tail where ``degrees`` is None.
-
-    Within a relative 10⁻¹¹ of the exact value, as long as that is no denormal number.
-
-    Raises:
-        ValueError: An argument is out of range.
-    """
-    _refuse_tail(t, degrees)
-    if degrees is None:
-        return 0.5 * math.erfc(t / math.sqrt(2.0))
-    if math.isinf(t):
-        return 0.0
-    if degrees == 1:
-        return math.atan2(1.0, t) / math.pi
-    return _tail_area(t, degrees)
-
-
 def student_t_tails(t: Floats, degrees: int | None) -> Floats:
-    """:func:`student_t_tail` of each of (m,) numbers, to (m,), within a relative 10⁻¹² of it: one loop for all of them.
+    """P(T > t) for each of (m,) numbers t ≥ 0, to (m,), T of Student's t distribution.
+
+    The normal tails where ``degrees`` is None. Within a relative 10⁻¹¹ of the exact values, as long as those are no
+    denormal numbers.
 
     Raises:
         ValueError: An argument is out of range.
     """
-    if t.size:
-        _refuse_tail(float(t.min()), degrees)
+    least = float(t.min()) if t.size else 0.0
+    if not least >= 0.0 or (degrees is not None and (degrees < 1 or degrees != int(degrees))):
+        raise ValueError(f"t, degrees: got {least}, {degrees}, expected a number from 0, and an integer from 1 or None")
     if degrees is None:
-        return np.array([student_t_tail(each, None) for each in t.tolist()])
+        return np.array([0.5 * math.erfc(each / math.sqrt(2.0)) for each in t.tolist()])
     if degrees == 1:
         return np.asarray(np.arctan2(1.0, t) / math.pi, np.float64)
     found = np.zeros(len(t))
@@ -86,11 +72,6 @@ def student_t_tails(t: Floats, degrees: int | None) -> Floats:
     found[in_centre] = 0.5 - _central_areas(t[in_centre], degrees)
     found[is_far] = _tail_areas(t[is_far], degrees)
     return found
-
-
-def _refuse_tail(t: float, degrees: int | None) -> None:
-    if not t >= 0.0 or (degrees is not None and (degrees < 1 or degrees != int(degrees))):
-        raise ValueError(f"t, degrees: got {t}, {degrees}, expected a number from 0, and an integer from 1 or None")
 
 
 def _from_normal(z: float, degrees: int) -> float:
@@ -104,13 +85,13 @@ def _from_normal(z: float, degrees: int) -> float:
 
 def _from_centre(area: float, degrees: int) -> float:
     """The t with P(0 ≤ T ≤ t) = area. The area is concave in t: Newton's steps from 0 only ever rise."""
-    t = area / _density(0.0, degrees)
+    t = np.array([area / _highest_density(degrees)])
     for _ in range(_STEPS_MAX):
-        step = (area - _central_area(t, degrees)) / _density(t, degrees)
+        step = (area - _central_areas(t, degrees)) / _densities(t, degrees)
         t += step
         if step <= 2.0 * _CONVERGED * t:
             break
-    return t
+    return float(t[0])
 
 
 def _from_tail(tail: float, degrees: int) -> float:
@@ -119,19 +100,14 @@ def _from_tail(tail: float, degrees: int) -> float:
     ln P(T > t) is concave and falls in ln t, so Newton's steps overshoot at most once and then only ever fall; the
     normal quantile, where they begin, is below t.
     """
-    t = -_normal_quantile(tail)
+    t = np.array([-_normal_quantile(tail)])
     for _ in range(_STEPS_MAX):
-        above = _tail_area(t, degrees)
-        step = math.log(above / tail) * above / (t * _density(t, degrees))
-        t *= math.exp(step)
+        above = student_t_tails(t, degrees)
+        step = np.log(above / tail) * above / (t * _densities(t, degrees))
+        t *= np.exp(step)
         if abs(step) <= _LAST_STEP:
             break
-    return t
-
-
-def _density(t: float, degrees: int) -> float:
-    """Γ((ν+1)/2)/(√(νπ) Γ(ν/2)) · (1 + t²/ν)^{−(ν+1)/2}."""
-    return _highest_density(degrees) * math.exp(-0.5 * (degrees + 1) * math.log1p(t * t / degrees))
+    return float(t[0])
 
 
 @lru_cache(maxsize=256)
@@ -145,44 +121,8 @@ def _highest_density(degrees: int) -> float:
     return ratio / math.sqrt(math.pi * degrees)
 
 
-def _central_area(t: float, degrees: int) -> float:
-    """P(0 ≤ T ≤ t) = t·f(t)·₂F₁(1, (ν+1)/2; 3/2; t²/(ν + t²)), a series of positive terms."""
-    x = t * t / (degrees + t * t)
-    total = term = 1.0
-    for k in range(_TERMS_MAX):
-        term *= (0.5 * (degrees + 1) + k) / (1.5 + k) * x
-        total += term
-        if term <= _CONVERGED * total:
-            break
-    return t * _density(t, degrees) * total
-
-
-def _tail_area(t: float, degrees: int) -> float:
-    """P(T > t) = t·f(t)/ν · the continued fraction of the incomplete beta function I_x(ν/2, 1/2), x = ν/(ν + t²).
-
-    Abramowitz and Stegun 26.5.8, evaluated by Lentz's method.
-    """
-    if t < _CENTRE:
-        return 0.5 - _central_area(t, degrees)
-    a, x = 0.5 * degrees, degrees / (degrees + t * t)
-    fraction = numerator = 1.0
-    denominator = 0.0
-    for k in range(1, _TERMS_MAX):
-        m = k // 2
-        if k % 2:
-            part = -(a + m) * (a + 0.5 + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            part = m * (0.5 - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        denominator = 1.0 / _never_zero(1.0 + part * denominator)
-        numerator = _never_zero(1.0 + part / numerator)
-        fraction *= numerator * denominator
-        if abs(numerator * denominator - 1.0) <= _CONVERGED:
-            break
-    return t * _density(t, degrees) / degrees / fraction
-
-
 def _densities(t: Floats, degrees: int) -> Floats:
-    """(m,): :func:`_density`."""
+    """(m,) of Γ((ν+1)/2)/(√(νπ) Γ(ν/2)) · (1 + t²/ν)^{−(ν+1)/2}."""
     with np.errstate(over="ignore", under="ignore"):  # it is 0 there
         return np.asarray(
             _highest_density(degrees) * np.exp(-0.5 * (degrees + 1) * np.log1p(t * t / degrees)), np.float64
@@ -190,7 +130,7 @@ def _densities(t: Floats, degrees: int) -> Floats:
 
 
 def _central_areas(t: Floats, degrees: int) -> Floats:
-    """(m,): :func:`_central_area`, by the same series, until it has converged for all."""
+    """(m,) of P(0 ≤ T ≤ t) = t·f(t)·₂F₁(1, (ν+1)/2; 3/2; t²/(ν + t²)), a series of positive terms."""
     x = t * t / (degrees + t * t)
     total, term = np.ones(len(t)), np.ones(len(t))
     for k in range(_TERMS_MAX):
@@ -202,7 +142,10 @@ def _central_areas(t: Floats, degrees: int) -> Floats:
 
 
 def _tail_areas(t: Floats, degrees: int) -> Floats:
-    """(m,): :func:`_tail_area` for t ≥ 2, by the same continued fraction, until it has converged for all."""
+    """(m,) of P(T > t), t ≥ 2: t·f(t)/ν · the continued fraction of the incomplete beta I_x(ν/2, 1/2), x = ν/(ν + t²).
+
+    Abramowitz and Stegun 26.5.8, evaluated by Lentz's method.
+    """
     with np.errstate(over="ignore"):  # then x is 0
         a, x = 0.5 * degrees, degrees / (degrees + t * t)
     fraction, numerator, denominator = np.ones(len(t)), np.ones(len(t)), np.zeros(len(t))
@@ -231,10 +174,6 @@ def _tail_areas(t: Floats, degrees: int) -> Floats:
 
 def _none_zero(values: Floats) -> Floats:
     return np.where(np.abs(values) > _TINY, values, _TINY)
-
-
-def _never_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
 
 
 def _normal_quantile(probability: float) -> float:

@@ -166,7 +166,7 @@ def init(  # noqa: PLR0913  one argument an option
         *(
             (key, value)
             for key, value in plan.summary()
-            if key in {"columns", "classes", "sketch", "promise", "budget"}
+            if key in {"columns", "classes", "sketch", "guarantee", "budget"}
         ),
         ("error", _error_text(proposal, std_error)),
         ("name", f"{plan.name}: it becomes public with the plan and its releases; --name changes it"),

@@ -157,7 +157,7 @@ def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") 
         ("memory", f"{sizes.counters:,} counters, {bytes_text(sizes.sketch_bytes)}"),
         *_sent(made, sizes),
         *_kernel_error(made),
-        ("promise", _promise(made)),
+        ("guarantee", _promise(made)),
         *secure_text.of_plan(made),
         *local_text.of_plan(made),
         ("noise", _noise(made)),

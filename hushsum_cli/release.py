@@ -508,7 +508,7 @@ def show(*, file: Path, as_json: bool) -> None:
     records = ("records", f"{count:,.0f} ± {error:,.3g} (noisy count ± standard error)")
     if shown.plan.report_sizes is not None:
         records = ("reports", f"{count:,.0f}, one per record (exact)")
-    pairs = [("plan", shown.plan.hex_id), ("window", when), records, *_local(shown), ("promise", shown.statement())]
+    pairs = [("plan", shown.plan.hex_id), ("window", when), records, *_local(shown), ("guarantee", shown.statement())]
     print_pairs(pairs, title=shown.plan.name)
 
 

@@ -1,18 +1,20 @@
 """The analyst's views: plans and windows, a release, two of them compared, a series over time, and their files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hushsum import query
+from hushsum.drift import Drift
 from hushsum.errors import PlanError
 from hushsum.panels import Panels, over_time_panels
 from hushsum.plan import Plan
-from hushsum.releases import Release, Series
+from hushsum.releases import Release
 from hushsum_page.figures import (
     KIND_NAMES,
     Choice,
@@ -32,9 +34,10 @@ from hushsum_page.figures import (
     png_of,
     safe_name,
 )
-from hushsum_page.library import Found, Library
+from hushsum_page.library import Found, Library, newest_windows
 from hushsum_page.promises import facts_of, promise_of
 from hushsum_page.questions import QuestionError, Reply, ask, fields_of, is_asked, label_of, point_of
+from hushsum_page.sessions import Holder
 from hushsum_page.site import READ, Site, View
 from hushsum_page.source import RELEASED, OutcomeEntry, PlanEntry
 
@@ -183,7 +186,7 @@ class AnalystViews:
 
     async def hush_file(self, request: Request) -> Response:
         found = await self._library.find(request.path_params["release"])
-        pieces = self._library.sent(found)
+        pieces = self._library.sent(found, _holder(request))
         await anext(pieces)  # whatever is wrong is found before the answer begins
         return self._site.sent(pieces, found.outcome.size_bytes, f"{_name_of(found)}.hush")
 
@@ -251,23 +254,25 @@ class AnalystViews:
     async def time(self, request: Request) -> Response:
         entry = await self._library.plan(request.path_params["plan"])
         asked = request.query_params.get("changes") == "yes"
-        drawn, wrong, left_out, many, is_looking = None, "", 0, False, False
+        drawn, wrong, is_looking = None, "", False
+        newest, left_out = newest_windows(entry)
+        many = 1 < len(newest) <= _DRIFT_WINDOWS_MAX
         if not is_drawable(entry.plan):
             wrong = "There are no densities over time of sets and models."
-        elif any(each.state == RELEASED and each.window is not None for each in entry.outcomes):
-            series, left_out = await self._library.series(entry)
-            many = 1 < len(series) <= _DRIFT_WINDOWS_MAX
+        elif newest:
             drift = None
             if asked and many:
                 try:
-                    drift = self._library.begun(_series_key(entry, series, "drift"), series.drift)
+                    drift = await self._library.begun(
+                        _series_key(entry, newest, "drift"), _holder(request), partial(self._finding, entry, newest)
+                    )
                 except (PlanError, ValueError) as error:
                     wrong = str(error)
                 is_looking = drift is None and not wrong
             if is_looking and "hx-request" in request.headers:  # the page asks again
                 return Response(status_code=204)
-            key = _series_key(entry, series, "plain" if drift is None else "marked")
-            drawn = await self._library.computed(key, drawn_series, series, drift)
+            key = _series_key(entry, newest, "plain" if drift is None else "marked")
+            drawn = await self._library.made(key, partial(self._drawn_series, entry, newest, drift))
         else:
             wrong = "There is no release of a window yet."
         return self._site.page(
@@ -282,11 +287,19 @@ class AnalystViews:
             is_looking=is_looking,
         )
 
+    async def _finding(self, entry: PlanEntry, outcomes: Sequence[OutcomeEntry]) -> Callable[[], Drift]:
+        """The work that finds when the records of some windows changed."""
+        return (await self._library.series(entry, outcomes)).drift
+
+    async def _drawn_series(self, entry: PlanEntry, outcomes: Sequence[OutcomeEntry], drift: Drift | None) -> Drawn:
+        series = await self._library.series(entry, outcomes)
+        return await self._library.workers.run(drawn_series, series, drift)
+
     async def time_file(self, request: Request) -> Response:
         entry = await self._library.plan(request.path_params["plan"])
-        series, _ = await self._library.series(entry)
-        panels = await self._library.workers.run(over_time_panels, series)
-        key = _series_key(entry, series, "plain")
+        newest, _ = newest_windows(entry)
+        panels = await self._library.workers.run(over_time_panels, await self._library.series(entry, newest))
+        key = _series_key(entry, newest, "plain")
         return await self._file(request, panels, key, f"{safe_name(entry.plan.name)}-over-time")
 
 
@@ -325,12 +338,17 @@ def _difference_panels(releases: Sequence[Release], choice: Choice) -> Panels:
     return difference_of(releases[0].compare(releases[1]), choice)[0]
 
 
-def _series_key(entry: PlanEntry, series: Series, what: str) -> tuple[object, ...]:
-    windows = {each.window: each.id for each in entry.outcomes}
-    return ("time", entry.plan.hex_id, what, *(windows[window] for window in series.windows))
+def _series_key(entry: PlanEntry, outcomes: Sequence[OutcomeEntry], what: str) -> tuple[object, ...]:
+    return ("time", entry.plan.hex_id, what, *(each.id for each in outcomes))
 
 
 # --------------------------------------------------------------------------------------------------------------- texts
+
+
+def _holder(request: Request) -> str:
+    """Whose share a request takes."""
+    holder: Holder = request.state.session.holder
+    return holder.key
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -360,7 +378,7 @@ def _about(entry: PlanEntry) -> dict[str, Any]:
         "plan": plan,
         "plan_address": f"/plans/{plan.hex_id[:16]}",
         "promise": promise_of(plan),
-        "facts": [pair for pair in facts_of(plan) if pair[0] not in {"promise", "id"}],
+        "facts": [pair for pair in facts_of(plan) if pair[0] not in {"guarantee", "id"}],
         "counts": {state: number for state, number in counts.items() if number},
         "next_due": _due(entry),
         "has_windows": any(each.state == RELEASED and each.window is not None for each in entry.outcomes),

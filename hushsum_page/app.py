@@ -136,7 +136,7 @@ class Page:
 
     async def _in_turn(self, request: Request, holder: Holder, endpoint: Endpoint) -> Response:
         """The answer, unless as many requests of the same holder are being answered as one may have."""
-        whose = holder.proof or holder.name
+        whose = holder.key
         if self._answering[whose] >= REQUESTS_OF_ONE_MAX:
             raise BusyError
         self._answering[whose] += 1
@@ -162,8 +162,8 @@ class Page:
             except HushsumError as error:
                 # It may name files and addresses of the service.
                 return self._site.error(request, 503, _sentence(error) if _is_operators(request) else _UNAVAILABLE)
-            except BusyError:
-                text = "More is asked for at once than is computed. Load the page again in a moment."
+            except BusyError as error:
+                text = str(error) or "More is asked for at once than is computed. Load the page again in a moment."
                 return self._site.error(request, 503, text, {"retry-after": "2"})
 
         return answer

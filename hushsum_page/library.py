@@ -1,8 +1,10 @@
 """Releases of a source, loaded: a few of them at a time in memory, and what was computed of them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hushsum.release_format import COUNTERS_MAX
@@ -16,7 +18,8 @@ T = TypeVar("T")
 KEPT_COUNTERS: Final = 2**25
 #: Bytes of the figures that stay in memory.
 KEPT_BYTES: Final = 2**25
-#: Bytes of the files that are on their way to browsers; one file may be larger than that alone.
+#: Bytes of the files that are on their way to browsers, half of them to one holder; one file may be larger than that
+#: alone.
 SENT_BYTES_MAX: Final = 2**28
 _SENT_PIECE: Final = 2**16
 #: Counters of a series, which are unpacked for its first view; of a plan with more the newest windows are shown.
@@ -24,6 +27,8 @@ SERIES_COUNTERS: Final = 2**23
 SERIES_WINDOWS: Final = 400
 #: Computations of seconds that wait, run, or have ended and were not asked for since.
 BEGUN_MAX: Final = 8
+#: And so many of them for one holder, so that others find a place beside them.
+BEGUN_OF_ONE_MAX: Final = 4
 
 
 class Found(NamedTuple):
@@ -31,6 +36,23 @@ class Found(NamedTuple):
 
     entry: PlanEntry
     outcome: OutcomeEntry
+
+
+@dataclass
+class _Begun:
+    """A computation of seconds.
+
+    Attributes:
+        holder: The key of who asked for it first.
+        future: Its result; None while what it needs is loaded.
+    """
+
+    holder: str
+    future: Future[Any] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.future is not None and self.future.done()
 
 
 class Library:
@@ -48,8 +70,8 @@ class Library:
         self._releases: BoundedCache[Release] = BoundedCache(KEPT_COUNTERS, lambda each: each.counters.size)
         self._computed: BoundedCache[Any] = BoundedCache(KEPT_BYTES, lambda each: getattr(each, "size", 10_000))
         self._making: dict[Hashable, asyncio.Task[Any]] = {}
-        self._sent_bytes = 0
-        self._begun: dict[Hashable, Future[Any]] = {}
+        self._sent_bytes: Counter[str] = Counter()  # by the key of their holder
+        self._begun: dict[Hashable, _Begun] = {}
         self._loading = asyncio.Lock()  # one at a time: memory of a release that is not in the cache yet is not counted
 
     async def plan(self, id: str) -> PlanEntry:
@@ -79,24 +101,28 @@ class Library:
         """The bytes of a release; MissingReleaseError: it is not there any more."""
         return await self.source.data(found.entry.plan, found.outcome)
 
-    async def sent(self, found: Found) -> AsyncGenerator[bytes, None]:
-        """The bytes of a release in pieces, for a browser that may be slow; the first one is empty.
+    async def sent(self, found: Found, holder: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of a release in pieces, for a holder's browser that may be slow; the first one is empty.
 
         Raises:
             MissingReleaseError: It is not there any more.
-            BusyError: Others are on their way, and there is no memory for one more.
+            BusyError: Others are on their way, and there is no memory for one more, or not for this holder.
         """
-        size = found.outcome.size_bytes
-        if self._sent_bytes and self._sent_bytes + size > SENT_BYTES_MAX:
+        size, own, total = found.outcome.size_bytes, self._sent_bytes[holder], self._sent_bytes.total()
+        if own and own + size > SENT_BYTES_MAX // 2:
+            raise BusyError("Other files are on their way to you. Ask for this one again when one of them has arrived.")
+        if total and total + size > SENT_BYTES_MAX:
             raise BusyError
-        self._sent_bytes += size
+        self._sent_bytes[holder] += size
         try:
             data = await self.data(found)
             yield b""
             for at in range(0, len(data), _SENT_PIECE):
                 yield data[at : at + _SENT_PIECE]
         finally:
-            self._sent_bytes -= size
+            self._sent_bytes[holder] -= size
+            if not self._sent_bytes[holder]:
+                del self._sent_bytes[holder]
 
     async def load(self, found: Found) -> Release:
         """A release.
@@ -114,56 +140,84 @@ class Library:
             release = await self.workers.run(_loaded, data, self._counters_max)
             return self._releases.put(found.outcome.id, release)
 
-    async def series(self, entry: PlanEntry) -> tuple[Series, int]:
-        """The newest windows of a plan, and how many older ones are left out.
+    async def series(self, entry: PlanEntry, outcomes: Sequence[OutcomeEntry]) -> Series:
+        """The releases of some windows of a plan, loaded.
 
         Raises:
-            MissingReleaseError: No window has a release.
+            MissingReleaseError: There are none, or one is not there any more.
             ReleaseError: They are no series.
         """
-        shown = [each for each in entry.outcomes if each.state == RELEASED and each.window is not None]
-        if not shown:
+        if not outcomes:
             raise MissingReleaseError("this plan has no release of a window")
-        counters = max(1, _size_of(entry))
-        newest = shown[: max(2, min(SERIES_WINDOWS, SERIES_COUNTERS // counters))]
-        releases = [await self.load(Found(entry, outcome)) for outcome in newest]
-        return Series(releases), len(shown) - len(newest)
+        return Series([await self.load(Found(entry, outcome)) for outcome in outcomes])
 
     async def computed(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
         """What a function makes of releases, computed once and kept for as long as there is room.
 
         Who asks for the same while it is computed waits for it.
         """
+        return await self.made(key, lambda: self.workers.run(work, *arguments))
+
+    async def made(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same of work that loads what it needs, which nothing is loaded for if its result is kept."""
         kept: T | None = self._computed.get(key)
         if kept is not None:
             return kept
         if key not in self._making:
-            making = self._making[key] = asyncio.create_task(self.workers.run(work, *arguments))
+            making = self._making[key] = asyncio.create_task(make())
             making.add_done_callback(lambda _: self._making.pop(key))
         made: T = self._computed.put(key, await asyncio.shield(self._making[key]))
         return made
 
-    def begun(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T | None:
+    async def begun(self, key: Hashable, holder: str, prepare: Callable[[], Awaitable[Callable[[], T]]]) -> T | None:
         """The same of work of seconds: it is begun at the first call; None until it has ended.
 
+        ``prepare`` loads what the work needs, and gives the work: it is called only where the work is to begin.
+
         Raises:
-            BusyError: Too much of it waits already.
-            Exception: Whatever the work raised, once; it begins anew at the next call.
+            BusyError: Too much of it waits already, or too much of this holder's.
+            Exception: Whatever ``prepare`` or the work raised, once; it begins anew at the next call.
         """
         kept: T | None = self._computed.get(key)
         if kept is not None:
             return kept
-        if (future := self._begun.get(key)) is None:
-            if len(self._begun) >= BEGUN_MAX:
-                self._begun = {other: each for other, each in self._begun.items() if not each.done()}
-            if len(self._begun) >= BEGUN_MAX:
-                raise BusyError
-            future = self._begun[key] = self.workers.begin(work, *arguments)
-        if not future.done():
+        if (begun := self._begun.get(key)) is None:
+            self._make_room(holder)
+            begun = self._begun[key] = _Begun(holder)
+            try:
+                begun.future = self.workers.begin(await prepare())
+            except BaseException:
+                del self._begun[key]
+                raise
+        if begun.future is None or not begun.future.done():
             return None
         del self._begun[key]
-        made: T = self._computed.put(key, future.result())
+        made: T = self._computed.put(key, begun.future.result())
         return made
+
+    def _make_room(self, holder: str) -> None:
+        """Forgets what has ended and was not asked for since, where places are taken: BusyError if that is too little.
+
+        A holder whose own places are taken loses its own results alone.
+        """
+        taken = [key for key, each in self._begun.items() if each.holder == holder]
+        why = "What you asked for before is still computed. Ask for this when that has ended."
+        if len(taken) < BEGUN_OF_ONE_MAX:
+            taken, why = list(self._begun), ""
+            if len(taken) < BEGUN_MAX:
+                return
+        ended = [key for key in taken if self._begun[key].has_ended]
+        if not ended:
+            raise BusyError(why)
+        for key in ended:
+            del self._begun[key]
+
+
+def newest_windows(entry: PlanEntry) -> tuple[Sequence[OutcomeEntry], int]:
+    """The releases of the newest windows of a plan, as many as make a series, and how many older ones are left out."""
+    shown = [each for each in entry.outcomes if each.state == RELEASED and each.window is not None]
+    newest = shown[: max(2, min(SERIES_WINDOWS, SERIES_COUNTERS // max(1, _size_of(entry))))]
+    return newest, len(shown) - len(newest)
 
 
 def _loaded(data: bytes, counters_max: int) -> Release:

@@ -37,6 +37,11 @@ class Holder:
     may_administer: bool
     proof: str = ""
 
+    @property
+    def key(self) -> str:
+        """Whose share of what all holders use a request takes: that of a token, or of a proxy's name."""
+        return self.proof or self.name
+
 
 class Accounts(Protocol):
     """Who may sign in."""

@@ -16,7 +16,7 @@ WAITING_MAX: Final = 32
 
 
 class BusyError(Exception):
-    """More is asked for at once than is worked on: to be asked again later."""
+    """More is asked for at once than is worked on: to be asked again later. Its text, if any, is for the caller."""
 
 
 class Workers:

@@ -54,6 +54,10 @@ class TokenTableError(AggregatorError):
     """Not a table of tokens: the text names line and key, and nothing of the line's contents."""
 
 
+class TakenNameError(TokenTableError):
+    """A new token's name already has a valid one: the text says the name."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
     """One token, without its secret; times are ms since 1970.
@@ -367,7 +371,7 @@ def issue(
 def adding(issued: Collection[IssuedToken], now_ms: int) -> Callable[[TokenTable], TokenTable]:
     """A change of a table that adds new tokens.
 
-    It raises TokenTableError if a name already has a valid token: two devices with tokens of one name would count as
+    It raises TakenNameError if a name already has a valid token: two devices with tokens of one name would count as
     one client.
     """
 
@@ -375,7 +379,7 @@ def adding(issued: Collection[IssuedToken], now_ms: int) -> Callable[[TokenTable
         taken = {entry.name for entry in table if entry.is_good(now_ms)}
         for each in issued:
             if each.entry.name in taken:
-                raise TokenTableError(
+                raise TakenNameError(
                     f"{each.entry.name} already has a token: rotate it, or revoke it first; two devices with tokens "
                     "of one name would count as one client"
                 )

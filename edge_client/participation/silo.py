@@ -2,7 +2,11 @@
 
 Whether that happens, and when, depends on a clock, not on records. The sum is read, noised and packed in a time that
 does depend on them; so all of it is done ahead, and the submission is stored, charged and handed to the session at a
-moment that was fixed before. Where it takes longer than the time ahead, it is late by the rest.
+moment that was fixed before: once the client was connected, so that no time of the network adds to it. Where it takes
+longer than the time ahead, it is late by the rest.
+
+It is stored only while the client is connected, and the window is not over by the service's clock: else this device's
+budget would be spent for a window that the service may take no more.
 
 There is one submission for a window, ever: the transaction that stores its bytes spends the window. The session then
 treats it as any delta: it sends the same bytes until they have an answer.
@@ -89,23 +93,35 @@ class SiloMode(WindowMode):
                 _LOG.warning("window %d: not participating, this device's ledger has no budget for it", window)
         self._unpaid = set(status.unpaid)
 
+    @property
+    def _oldest_taken(self) -> int:
+        """The oldest window that the service takes now: as its last welcome said, and by its clock since then."""
+        schedule = self.plan.window
+        return max(self.driver.oldest_window, schedule.index_at(self.driver.service_ms - schedule.lateness_ms))
+
     async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  a silo connects in any case
-        await super().begin(connect=True)  # no window is spent before the service has welcomed this client
+        await super().begin(connect=True)  # no window is spent before this client is connected
 
     async def _submit(self, window: int) -> None:
         # A submission for a window that the service does not take would spend this device's budget for nothing.
-        await self.driver.welcomed()
-        if window < self.driver.oldest_window:
+        async with self.driver.connected():
+            if window >= self._oldest_taken:
+                await self._submit_connected(window)
+                return
             pending = await self.runtime.blocking(self.submissions.pending, window)
             self._schedule.leave(window)
             if pending.deltas:
-                self._keep_reason(window, f"the service takes window {self.driver.oldest_window} and later ones")
-            return
+                self._keep_reason(window, f"the service takes window {self._oldest_taken} and later ones")
+
+    async def _submit_connected(self, window: int) -> None:
         moment = self.runtime.monotonic() + self._ahead_ms / 1000
         try:
             pending = await self.runtime.blocking(self.submissions.begin, window)
             change = await self.runtime.computing(prepared, self.plan, window, pending, self._secrets)
             await self.runtime.sleep(max(0.0, moment - self.runtime.monotonic()))
+            if not self.driver.is_connected or window < self._oldest_taken:
+                self._schedule.failed(window, self.runtime.now_ms())
+                return
             stored = self.driver.submit(change)
             stored.add_done_callback(lambda done: self._keep_number(window, done))
             await asyncio.shield(stored)

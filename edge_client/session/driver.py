@@ -4,8 +4,8 @@ import asyncio
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,7 @@ from edge_client.session.session import (
     Disconnected,
     Effect,
     Event,
+    Needed,
     Open,
     Send,
     Session,
@@ -170,7 +171,8 @@ class SessionDriver:
         self.waiters = Waiters(self.tasks, runtime)
         self.earlier: Counter[str] = Counter()
         self.oldest_window = 0
-        self._welcomed = asyncio.Event()
+        self._connected = asyncio.Event()  # a connection came about since it was cleared
+        self._needs = 0  # how many need one with nothing to send
         self._new_from = session.send_window.end
         self._session = session
         self._transport = transport
@@ -234,9 +236,24 @@ class SessionDriver:
         streams = tuple((delta.sequence, delta.stream) for delta in deltas if delta.stream is not None)
         self._tell(Spooled(self._runtime.monotonic(), numbers, streams))
 
-    async def welcomed(self) -> None:
-        """Returns once the service has welcomed this client, at once if it did before."""
-        await self._welcomed.wait()
+    @property
+    def service_ms(self) -> int:
+        """The service's clock, as its last welcome told it, in ms since 1970 UTC."""
+        return self._session.service_ms(self._runtime.monotonic())
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Begins once this client is connected; until it ends, it connects again and stays so with nothing to send."""
+        self._needs += 1
+        self._tell(Needed(self._runtime.monotonic(), is_needed=True))
+        try:
+            while not self.is_connected:
+                self._connected.clear()
+                await self._connected.wait()
+            yield
+        finally:
+            self._needs -= 1
+            self._tell(Needed(self._runtime.monotonic(), is_needed=self._needs > 0))
 
     async def answered(self, timeout_s: float | None) -> None:
         """Returns once everything that is spooled now has a durable definitive answer.
@@ -390,9 +407,9 @@ class SessionDriver:
         try:
             welcome = await connection.wire.greet(self._session.plan_id)
             self.oldest_window = welcome.oldest_window
-            self._welcomed.set()
             self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
             if self.is_connected:  # else the session does not want it any more
+                self._connected.set()
                 _LOG.info("%s: connected", self._transport)
                 self._on_event(StatusEvent(EventKind.CONNECTED, f"connected to {self._transport}"))
                 await self._hear(connection)

@@ -46,6 +46,14 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Needed:
+    """From now on a connection is needed with nothing to send, too; or it is no longer."""
+
+    now: float
+    is_needed: bool
+
+
+@dataclass(frozen=True)
 class Spooled:
     """New deltas are durable under these numbers, ascending and above all earlier ones.
 
@@ -118,7 +126,7 @@ class TimerFired:
     now: float
 
 
-Event = Begun | Spooled | Connected | Answered | Deferred | Disconnected | Settled | TimerFired
+Event = Begun | Needed | Spooled | Connected | Answered | Deferred | Disconnected | Settled | TimerFired
 
 
 # ----------------------------------------------------------------------------------------------------------- effects
@@ -385,6 +393,7 @@ class Session:
         self._connection = 0
         self._service_began_ms = 0  # the service's clock at 0 of the events' clock
         self._never_connected = True  # it connects even with nothing to send: a wrong plan is reported early
+        self._is_needed = False  # it connects, and stays connected, with nothing to send
         self._in_flight_max = config.in_flight_max
         self._unary = config.unary
         self._is_opened = False  # this connection takes deltas
@@ -403,7 +412,12 @@ class Session:
     @property
     def next_attempt_at(self) -> float | None:
         """When the next connection is made, by the clock of the events; None where none is due."""
-        return self._resume_at if self.state is State.WAITING and len(self.send_window) else None
+        return self._resume_at if self.state is State.WAITING and self._has_use else None
+
+    @property
+    def _has_use(self) -> bool:
+        """Whether there is something to use a connection for."""
+        return self._is_needed or len(self.send_window) > 0
 
     def handle(self, event: Event) -> list[Effect]:
         """The effects of an event, in this order."""
@@ -415,6 +429,8 @@ class Session:
 
     def _react(self, event: Event) -> list[Effect]:
         match event:
+            case Needed():
+                self._is_needed = event.is_needed
             case Spooled():
                 self.send_window.append(event.sequences)
                 self._batches.update((stream, number) for number, stream in event.streams)
@@ -427,8 +443,7 @@ class Session:
             case Answered() if self._is_current(event.connection, State.OPEN):
                 return self._answered(event)
             case Deferred() if self._is_current(event.connection, State.OPEN):
-                if self.send_window.is_in_flight(event.sequence):
-                    self.send_window.defer(event.sequence, event.now + event.wait_s)
+                self._deferred(event)
             case Disconnected() if self._is_current(event.connection, State.GREETING, State.OPEN):
                 return self._lost(event.now, event.loss)
             case Begun() | Connected() | Answered() | Deferred() | Disconnected():
@@ -507,6 +522,10 @@ class Session:
             return None
         return limited_s(schedule.start_ms(event.window) - service_ms)
 
+    def _deferred(self, event: Deferred) -> None:
+        if self.send_window.is_in_flight(event.sequence):
+            self.send_window.defer(event.sequence, event.now + event.wait_s)
+
     def _number_of(self, id: DeltaId) -> int | None:
         """The spool's number of an id; None for another spool's, and for a batch that is unknown or answered."""
         if id.stream == self._stream:
@@ -550,7 +569,7 @@ class Session:
         effects += self._rest_when_idle(now)
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
-        if self.state is State.IDLE and (len(self.send_window) or self._never_connected):
+        if self.state is State.IDLE and (self._has_use or self._never_connected):
             self.state = State.GREETING
             self._connection += 1
             self._is_opened = False
@@ -563,7 +582,7 @@ class Session:
 
     def _rest_when_idle(self, now: float) -> list[Effect]:
         """Ends a connection on which nothing has been unanswered for long: it costs the service memory."""
-        if self.state is not State.OPEN or len(self.send_window):
+        if self.state is not State.OPEN or self._has_use:
             self._idle_since = None
             return []
         if self._idle_since is None:
@@ -596,7 +615,7 @@ class Session:
     def _next_timer(self) -> list[Effect]:
         """The next time at which something is due by itself."""
         times: list[float] = []
-        if self.state is State.WAITING and len(self.send_window):
+        if self.state is State.WAITING and self._has_use:
             times.append(self._resume_at)
         if self.state is State.OPEN:
             held = self.send_window.next_ready_at

@@ -183,7 +183,7 @@ class Advice:
                 }
                 for count in self.counts
             ],
-            "promises": [
+            "guarantees": [
                 {**asdict(promise), "epsilon": real_text(promise.epsilon), "delta": real_text(promise.delta)}
                 for promise in self.promises
             ],
@@ -192,7 +192,7 @@ class Advice:
                     "rows": size.rows,
                     "hashing": size.hashing,
                     "errors": [
-                        {"promise": promise.name, "noise": noise, "std_error": error}
+                        {"guarantee": promise.name, "noise": noise, "std_error": error}
                         for promise, noise, error in zip(self.promises, size.noises, size.errors, strict=True)
                     ],
                     "costs": asdict(size.costs),

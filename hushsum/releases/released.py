@@ -50,7 +50,7 @@ class Release(QueryMethods):
             came of each row and output, which queries undo.
         counts: int64, (classes,): the noised count counters; (0,) where the plan has none. Of reports (1,): how many
             came, exactly.
-        guarantee: What was promised, and by which mechanism.
+        guarantee: (ε, δ), whose, between which neighbours, and by which mechanism.
         accounted: Whether a ledger was charged.
         submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
         cohorts: Of how many cohorts it is the sum; None but in mode ``secure``.

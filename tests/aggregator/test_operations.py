@@ -636,6 +636,40 @@ async def test_in_a_secure_plan_no_refusal_and_no_line_of_the_log_names_a_device
         assert "already has a token: revoke it first" in log
 
 
+@pytest.mark.parametrize("plan", [PLAN, secure_plan()], ids=["central", "secure"])
+async def test_why_a_token_cannot_be_issued_is_said_as_it_is(
+    tmp_path: Path, admin: IssuedToken, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tokens_file(tmp_path, admin)
+    config = config_of(tmp_path, plan, page_listen="127.0.0.1:0", tokens=str(path))
+    issue = "/confirm?action=issue&name=till-7&scope=submit"
+    async with service_of(config) as service, visiting(service) as client:
+        await signed_in(client, admin)
+        unnamed = await client.get("/confirm?action=issue&name=%07&scope=submit")
+        assert alert_of(unnamed.text).startswith("Name: expected")
+        path.chmod(0o640)
+        assert "the token file is readable by other users" in alert_of((await done(client, issue)).text)
+        path.chmod(0o600)
+        good = path.read_bytes()
+        path.write_bytes(good + b"no token\n")
+        assert "line 2: expected one JSON object" in alert_of((await done(client, issue)).text)
+        path.write_bytes(good)
+        await client.get("/tokens")  # the file is read again
+        monkeypatch.setattr(_operations(service), "_entropy", SameEntropy(bytes.fromhex(admin.entry.id)))
+        assert alert_of((await client.get(issue)).text) == f"Token {admin.entry.id} is listed twice."
+    assert len(read_table(path)) == 1
+
+
+class SameEntropy:
+    """It repeats the same bytes: what is drawn from it was drawn before."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int) -> bytes:
+        return (self._data * size)[:size]
+
+
 async def test_what_is_not_released_changes_nothing_that_a_reader_sees(
     tmp_path: Path, config: Config, admin: IssuedToken, reader: IssuedToken
 ) -> None:

@@ -5,6 +5,7 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from edge_client.spool.window_submissions import WindowStatus
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.local import silo
-from tests.edge_client.clocks import HOUR, START, until
+from tests.edge_client.clocks import HOUR, MINUTE, START, until
 from tests.edge_client.local_clients import (
     LIES,
     MEMO,
@@ -147,6 +148,9 @@ async def test_a_silo_submits_at_a_moment_that_no_record_decides(path: Path, wor
         schedule._windows[WINDOW].due_ms = due_ms  # the same moment for both
         clock.pass_time((due_ms - 1000 - clock.at_ms) / 1000)
         await clock.settled()
+        clock.pass_time(1.0)
+        await until(lambda: silo_mode_of(client).driver.is_connected, "it connects again")
+        await clock.settled()
         while clock.at_ms < due_ms + 10_000 and not client.status().submissions_spent:
             clock.pass_time(0.25)
             await clock.settled()
@@ -259,6 +263,102 @@ async def test_a_late_submission_loses_its_window_and_flushes_at_once_say_so_and
         await client.flush(30)
     await service.stop()
     assert client.status().submissions_lost == client.status().late == 1
+
+
+# --------------------------------------------------------------------------- nothing is spent for a window that is over
+
+
+async def test_a_silo_spends_nothing_while_it_is_offline_and_catches_up(path: Path, clock: RushingClock) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        driver = silo_mode_of(client).driver
+        await until(lambda: driver.is_connected, "it is connected")
+        await service.stop()
+        await client.add([1.0, 2.0])
+        flush = asyncio.ensure_future(client.flush(600))
+        await until(lambda: driver._session.failures > 5, "it tries to connect again and again")
+        assert client.status().submissions_spent == 0
+        await service.start(service.port)
+        await flush
+        assert client.status().submissions_counted == client.status().submissions_spent == 1
+    await service.stop()
+
+
+async def test_a_silo_that_starts_without_its_service_submits_once_that_is_there(
+    path: Path, clock: RushingClock
+) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock):
+        pass  # it has its plan from here on
+    await service.stop()
+    async with client_of(service, path, clock) as client:
+        flush = asyncio.ensure_future(client.flush(600))
+        await until(lambda: silo_mode_of(client).driver._session.failures > 5, "it tries to connect again and again")
+        await service.start(service.port)
+        await flush
+        assert client.status().submissions_counted == 1
+    await service.stop()
+
+
+async def test_a_silo_with_a_slow_clock_spends_nothing_for_what_was_over_when_it_connected_again(
+    path: Path, clock: RushingClock
+) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        driver = silo_mode_of(client).driver
+        await until(lambda: driver.is_connected, "it is connected")
+        await client.add([1.0, 2.0])
+        await service.stop()
+        await until(lambda: not driver.is_connected, "it is disconnected")
+        service.clock_ms = lambda: clock.now_ms() + 3 * HOUR + MINUTE
+        await service.start(service.port)
+        with pytest.raises(NotCountedError, match=f"the service takes window {WINDOW + 3} and later ones"):
+            await client.flush(600)
+        assert client.status().submissions_spent == 0
+    await service.stop()
+
+
+async def test_a_silo_whose_clock_was_set_back_spends_nothing_for_what_was_over_while_it_was_connected(
+    path: Path, clock: RushingClock
+) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        driver = silo_mode_of(client).driver
+        await until(lambda: driver.is_connected, "it is connected")
+        await client.add([1.0, 2.0])
+        clock.seconds += 3660  # it is 21 minutes past the window's end, and the lateness is 20
+        with pytest.raises(NotCountedError, match=f"the service takes window {WINDOW + 1} and later ones"):
+            await client.flush(600)
+        assert client.status().submissions_spent == 0
+        assert driver.oldest_window == WINDOW - 1, "as it was told at first"
+    await service.stop()
+
+
+async def test_a_silo_that_loses_its_connection_while_it_noises_its_sum_spends_nothing(
+    path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await started(SILO, clock)
+    async with client_of(service, path, clock) as client:
+        mode, computing, computed = silo_mode_of(client), clock.computing, list[int]()
+        driver = mode.driver
+
+        async def lose(*work: Any) -> Any:
+            if not computed:
+                await service.stop()
+                await until(lambda: not driver.is_connected, "it is disconnected")
+            computed.append(client.status().submissions_spent)
+            return await computing(*work)
+
+        monkeypatch.setattr(clock, "computing", lose)
+        flush = asyncio.ensure_future(client.flush(600))
+        await until(lambda: bool(computed) and not mode._busy, "the attempt has ended")
+        clock.at_ms += MINUTE  # which ends the wait before the next one
+        await until(lambda: driver._session.failures > 5, "it tries to connect again and again")
+        await service.start(service.port)
+        await flush
+        assert computed == [0, 0], "what was noised first is given up"
+        assert client.status().submissions_counted == client.status().submissions_spent == 1
+    await service.stop()
 
 
 def large_plan() -> Plan:

@@ -276,7 +276,7 @@ def test_advice_says_all_it_knows_as_json() -> None:
     assert fields["std_error"] == advice.std_error
     assert fields["relative_error"] == advice.std_error / 4000
     assert [size["rows"] for size in fields["sizes"]] == [size.rows for size in advice.sizes]
-    assert fields["promises"][1]["delta"] == "0.000001"
+    assert fields["guarantees"][1]["delta"] == "0.000001"
 
 
 @pytest.mark.parametrize(("number", "text"), ((0.01234, "0.0123"), (99.4, "99.4"), (1234.5, "1,234"), (0.0, "0")))

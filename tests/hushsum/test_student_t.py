@@ -66,7 +66,7 @@ def test_with_many_degrees_it_is_that_of_the_normal_distribution(p: float) -> No
 def test_it_is_nothing_in_the_middle_and_grows_with_the_probability() -> None:
     for degrees in (1, 2, 3, 1000):
         assert student_t_quantile(0.5, degrees) == 0.0
-        values = [student_t_quantile(p / 1000, degrees) for p in range(1, 1000)]
+        values = [student_t_quantile(p / 250, degrees) for p in range(1, 250)]
         assert values == sorted(set(values))
 
 

@@ -93,7 +93,7 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
 ) -> None:
     plan_toml.write_text(f"{TOML}delta = 1e-6\ntotal_delta = 1e-4\n[window]\nmin_clients = 50\n")
     shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
-    assert "promise ε = 1, δ = 1e-6 per record and window, add/remove" in shown
+    assert "guarantee ε = 1, δ = 1e-6 per record and window, add/remove" in shown
     assert "discrete-gaussian, standard deviation 34.9" in shown
     assert "withheld windows with fewer than 50 clients, by a noisy count (± 28.28) that uses ε = 0.05" in shown
     assert "budget ε = 30, δ = 1e-4 in total" in shown

@@ -38,7 +38,7 @@ def told(hushsum: Hushsum, folder: Path, plan: Plan) -> dict[str, object]:
 def test_reports_are_explained_with_their_chances_and_their_bytes(hushsum: Hushsum, tmp_path: Path) -> None:
     """ε = 1 and 64 buckets: e/(e + 63) and 1/(e + 63)."""
     text = shown(hushsum, tmp_path, local_plan())
-    assert "promise ε = 1 per record and window, replace" in text
+    assert "guarantee ε = 1 per record and window, replace" in text
     assert "report 2 bytes: one of 20 rows, chosen at random, and one of 64 randomised values" in text
     assert "k-rr, of 64 buckets: the true one with probability 4.14 %, each other with 1.52 %" in text
     assert "likelihood ratio of any report for two records: at most 2.71828" in text
@@ -68,7 +68,7 @@ def test_one_bit_is_told_by_what_decides_it(hushsum: Hushsum, tmp_path: Path) ->
 def test_a_silo_is_explained_by_who_adds_the_noise(hushsum: Hushsum, tmp_path: Path) -> None:
     plan = local_plan({"form": "silo"}, window={"min_clients": 10})
     text = shown(hushsum, tmp_path, plan)
-    assert "promise ε = 1 per record and window, zero-out" in text
+    assert "guarantee ε = 1 per record and window, zero-out" in text
     assert "each device adds the full noise to its counters before sending" in text
     assert "per client and window, with or without records: 1,280 noised counters of" in text
     assert "windows with fewer than 10 clients (exact number)" in text
@@ -97,7 +97,7 @@ def test_what_a_shuffler_adds_is_told_with_its_conditions_and_beside_the_promise
     assert f"shuffled ε = {float(epsilon)}, δ = 1e-6 per window against observers after the shuffler" in text
     assert "batches of at least 100,000 honest, independent reports" in text
     assert "Windows compose." in text
-    assert "promise ε = 1 per record and window, replace" in text  # the local one stays what is promised
+    assert "guarantee ε = 1 per record and window, replace" in text  # the local one stays what is promised
     assert told(hushsum, tmp_path, plan)["amplified"] == {"epsilon": str(float(epsilon)), "delta": "0.000001"}
 
 

@@ -296,5 +296,5 @@ def test_show_says_what_a_file_promises_and_counts(hushsum: Hushsum, release_fil
     assert f"{release.count:,.0f} ±" in told
     assert "released in process" in told
     promise = " ".join(told.split())
-    assert "promise ε = 1, δ = 0, unit record, add/remove: adding or removing one record changes" in promise
+    assert "guarantee ε = 1, δ = 0, unit record, add/remove: adding or removing one record changes" in promise
     assert "that one record is included can afterwards believe it with at most 73.2 %. That is ε = 1, δ = 0." in promise

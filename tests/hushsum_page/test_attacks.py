@@ -4,8 +4,8 @@ import asyncio
 import html
 import re
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from hushsum.errors import HushsumError, ReleaseError
 from hushsum_page.app import REQUESTS_OF_ONE_MAX
 from hushsum_page.figures import safe_name
 from hushsum_page.files import FilesSource
-from hushsum_page.library import BEGUN_MAX, Library
+from hushsum_page.library import BEGUN_MAX, BEGUN_OF_ONE_MAX, Library
 from hushsum_page.middleware import HEADERS, POLICY
 from hushsum_page.sessions import IDLE_S_MAX, SESSION_S_MAX, SESSIONS_MAX, SESSIONS_OF_ONE_MAX, Holder
 from hushsum_page.settings import ProxySignOn
 from hushsum_page.site import ADMIN, View, may_see
-from hushsum_page.source import OutcomeEntry, PlanEntry
+from hushsum_page.source import MissingReleaseError, OutcomeEntry, PlanEntry
 from hushsum_page.workers import BoundedCache, BusyError, Workers
 from tests.hushsum_page.page_releases import (
     BASE,
@@ -568,24 +568,54 @@ async def test_what_many_ask_for_at_once_is_computed_once(browser: Browser) -> N
 async def test_files_on_their_way_to_slow_browsers_are_bounded_in_memory(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hushsum_page import library
-
     found = await browser.library.find(address_of_first(await browser.library.source.plans()))
     size = found.outcome.size_bytes
-    monkeypatch.setattr(library, "SENT_BYTES_MAX", 2 * size)
-    monkeypatch.setattr(library, "_SENT_PIECE", 100)
-    slow = [browser.library.sent(found) for _ in range(2)]
+    monkeypatch.setattr("hushsum_page.library.SENT_BYTES_MAX", 2 * size)
+    monkeypatch.setattr("hushsum_page.library._SENT_PIECE", 100)
+    slow = [browser.library.sent(found, holder) for holder in ("one", "other")]
     for each in slow:
         assert await anext(each) == b""
     with pytest.raises(BusyError):
-        await anext(browser.library.sent(found))
+        await anext(browser.library.sent(found, "third"))
     pieces = [piece async for piece in slow[0]]
     assert b"".join(pieces) == await browser.library.data(found)
     assert max(map(len, pieces)) == 100
     await slow[1].aclose()  # its browser has gone
-    assert len([piece async for piece in browser.library.sent(found)]) > 1
-    monkeypatch.setattr(library, "SENT_BYTES_MAX", 0)
-    assert len([piece async for piece in browser.library.sent(found)]) > 1, "one file always"
+    assert len([piece async for piece in browser.library.sent(found, "third")]) > 1
+    monkeypatch.setattr("hushsum_page.library.SENT_BYTES_MAX", 0)
+    assert len([piece async for piece in browser.library.sent(found, "one")]) > 1, "one file always"
+
+
+async def test_one_holder_s_files_leave_memory_for_those_of_others(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await browser.library.find(address_of_first(await browser.library.source.plans()))
+    monkeypatch.setattr("hushsum_page.library.SENT_BYTES_MAX", 4 * found.outcome.size_bytes)
+    slow = [browser.library.sent(found, "greedy") for _ in range(2)]
+    for each in slow:
+        assert await anext(each) == b""
+    with pytest.raises(BusyError, match="on their way to you"):
+        await anext(browser.library.sent(found, "greedy"))
+    assert len([piece async for piece in browser.library.sent(found, "other")]) > 1
+    await slow[0].aclose()
+    assert len([piece async for piece in browser.library.sent(found, "greedy")]) > 1
+
+
+def test_a_reader_whose_files_are_on_their_way_is_told_so_and_another_is_not(
+    stranger: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = stranger.sessions.accounts
+    assert isinstance(accounts, Tokens)
+    accounts.known["other"] = Holder("Olga", may_read=True, may_administer=False, proof="o")
+    monkeypatch.setattr("hushsum_page.library.SENT_BYTES_MAX", 10**6)
+    stranger.library._sent_bytes[accounts.known["reader-token"].key] = 500_000
+    sign_in(stranger, "reader-token")
+    address = f"{address_of(stranger, 'today.hush')}/release.hush"
+    refused = stranger.get(address)
+    assert refused.status_code == 503
+    assert "Other files are on their way to you." in refused.text
+    sign_in(stranger, "other")
+    assert stranger.get(address).status_code == 200
 
 
 def address_of_first(entries: list[PlanEntry]) -> str:
@@ -641,32 +671,115 @@ def test_what_fails_in_the_service_is_told_to_its_operators_alone(stranger: Brow
     assert ("db.internal" in found.text) is scopes[1]
 
 
-def ended(library: Library, key: str | int, work: Callable[[], Any]) -> Any:
+async def begun(library: Library, key: str | int, work: Callable[[], Any], holder: str = "one") -> Any:
+    """What work of seconds makes, which needs nothing loaded; None until it has ended."""
+
+    async def prepare() -> Callable[[], Any]:
+        return work
+
+    return await library.begun(key, holder, prepare)
+
+
+async def ended(library: Library, key: str | int, work: Callable[[], Any]) -> Any:
     """What work of seconds makes, once it has ended."""
-    while (made := library.begun(key, work)) is None:
-        time.sleep(0.01)
-    return made
+    made = await begun(library, key, work)
+    all_ended(library)
+    return await begun(library, key, work) if made is None else made
+
+
+def all_ended(library: Library) -> None:
+    """Returns once all work of seconds that was begun has ended."""
+    wait([each.future for each in library._begun.values() if each.future is not None])
 
 
 async def test_work_of_seconds_is_bounded_and_leaves_room_for_other_work() -> None:
     free = threading.Event()
     library = Library(FilesSource([]), Workers(threads=1))
     for number in range(BEGUN_MAX):
-        assert library.begun(number, free.wait) is None
-        assert library.begun(number, free.wait) is None  # it runs once
+        assert await begun(library, number, free.wait, f"holder {number}") is None
+        assert await begun(library, number, free.wait, "another") is None  # it runs once
     with pytest.raises(BusyError):
-        library.begun("more", free.wait)
+        await begun(library, "more", free.wait, "another")
     assert await library.computed("picture", len, "abc") == 3
     free.set()
-    assert ended(library, 0, free.wait)
+    assert await ended(library, 0, free.wait)
     library.workers.close()
 
 
-def test_work_of_seconds_that_fails_says_so_once() -> None:
+async def test_work_of_seconds_of_one_holder_leaves_places_for_others() -> None:
+    free = threading.Event()
+    library = Library(FilesSource([]), Workers(threads=1))
+    for number in range(BEGUN_OF_ONE_MAX):
+        assert await begun(library, number, free.wait, "greedy") is None
+    with pytest.raises(BusyError, match="What you asked for before"):
+        await begun(library, "more", free.wait, "greedy")
+    for number in range(BEGUN_MAX - BEGUN_OF_ONE_MAX):
+        assert await begun(library, f"other {number}", free.wait, "other") is None
+    free.set()
+    library.workers.close()
+
+
+async def test_who_asks_for_much_loses_its_own_results_and_nobody_else_s() -> None:
+    free = threading.Event()
+    library = Library(FilesSource([]), Workers(threads=1))
+    assert await begun(library, "other's", lambda: free.wait() and "made once", "other") is None
+    for number in range(3 * BEGUN_MAX):
+        free.clear()
+        assert await begun(library, number, free.wait, "greedy") is None
+        free.set()
+        all_ended(library)
+    assert await begun(library, "other's", lambda: "made anew", "other") == "made once"
+    library.workers.close()
+
+
+async def test_nothing_is_loaded_for_work_of_seconds_that_runs_or_finds_no_place() -> None:
+    free, loading, loads = threading.Event(), asyncio.Event(), list[str]()
+    library = Library(FilesSource([]), Workers(threads=1))
+
+    def preparing(what: str) -> Callable[[], Awaitable[Callable[[], bool]]]:
+        async def prepare() -> Callable[[], bool]:
+            loads.append(what)
+            await loading.wait()
+            return free.wait
+
+        return prepare
+
+    first = asyncio.create_task(library.begun(0, "one", preparing("first")))
+    await asyncio.sleep(0)
+    assert await library.begun(0, "other", preparing("while it is loaded")) is None
+    loading.set()
+    assert await first is None
+    assert await library.begun(0, "one", preparing("while it runs")) is None
+    for number in range(1, BEGUN_OF_ONE_MAX):
+        await begun(library, number, free.wait)
+    with pytest.raises(BusyError):
+        await library.begun("more", "one", preparing("without a place"))
+    free.set()
+    all_ended(library)
+    assert await library.begun(0, "one", preparing("when it has ended"))
+    assert await library.begun(0, "one", preparing("when it has ended"))
+    assert loads == ["first"]
+    library.workers.close()
+
+
+async def test_work_of_seconds_whose_releases_cannot_be_loaded_keeps_no_place() -> None:
+    library = Library(FilesSource([]), Workers(threads=1))
+
+    async def prepare() -> Callable[[], str]:
+        raise MissingReleaseError("it was removed")
+
+    for _ in range(2 * BEGUN_MAX):
+        with pytest.raises(MissingReleaseError):
+            await library.begun("it", "one", prepare)
+    assert await ended(library, "it", lambda: "made anew") == "made anew"
+    library.workers.close()
+
+
+async def test_work_of_seconds_that_fails_says_so_once() -> None:
     library = Library(FilesSource([]), Workers(threads=1))
     with pytest.raises(ZeroDivisionError):
-        ended(library, "failing", lambda: 1 / 0)
-    assert ended(library, "failing", lambda: "made anew") == "made anew"
+        await ended(library, "failing", lambda: 1 / 0)
+    assert await ended(library, "failing", lambda: "made anew") == "made anew"
     library.workers.close()
 
 

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_a_release_of_every_family_and_mode_has_its_page(name: str, tmp_path: Pa
     text = html.unescape(page.text)
     release = hs.load(tmp_path / "today.hush")
     assert release.statement() in text
+    assert "<h2>Its guarantee</h2>" in text
     assert ("<svg" in re.sub(r'<a class="brand".*?</a>', "", page.text)) is (name in DRAWN)
     assert not re.search(r"\sstyle=|<style|<script>|javascript:|\son[a-z]+=", page.text)
 
@@ -282,6 +284,39 @@ def test_changes_are_found_where_they_are(tmp_path: Path) -> None:
         time.sleep(0.05)
     assert "1 change found" in page
     assert page.count('class="change"') == 2  # in both pictures
+
+
+def test_polls_for_changes_load_nothing_until_they_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hushsum_page.library.KEPT_COUNTERS", 1)  # whatever is loaded is loaded again
+    browser = browser_of(tmp_path, windows(small_plan(record=NAMED, sketch={"rows": 50}), 3))
+    plan = re.findall(r'"(/plans/[0-9a-f]{16})"', browser.get("/").text)[0]
+    source, loads, may_end = browser.library.source, list[str](), threading.Event()
+    data, drift = source.data, hs.Series.drift
+
+    async def counted(plan: hs.Plan, outcome: OutcomeEntry) -> bytes:
+        loads.append(outcome.id)
+        return await data(plan, outcome)
+
+    def held(series: hs.Series) -> Any:
+        may_end.wait(60)
+        return drift(series)
+
+    monkeypatch.setattr(source, "data", counted)
+    monkeypatch.setattr(hs.Series, "drift", held)
+    changes = f"{plan}/time?changes=yes"
+    assert "Looking for changes" in browser.get(changes).text
+    loads.clear()
+    for _ in range(3):
+        assert browser.get(changes, **{"hx-request": "true"}).status_code == 204
+        assert "Looking for changes" in browser.get(changes).text  # its picture without changes is kept
+    assert loads == []
+    may_end.set()
+    while (found := browser.get(changes, **{"hx-request": "true"})).status_code == 204:
+        time.sleep(0.01)
+    assert "<svg" in found.text
+    assert len(loads) == 3, "once, to draw the result"
+    assert browser.get(changes).text.count("<svg") == found.text.count("<svg")
+    assert len(loads) == 3
 
 
 def test_changes_of_a_sketch_with_too_few_rows_are_not_looked_for(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.session import EARLY_MAX, Answered, Disconnected, SendWindow, State
+from edge_client.session.session import EARLY_MAX, Answered, Disconnected, Needed, SendWindow, State
 from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
@@ -243,6 +243,23 @@ def test_nothing_to_send_is_no_reason_to_connect_again(rng: np.random.Generator)
     world.pass_time(1e6)
     assert (world.state, world.wire) == (State.IDLE, None)
     world.spool_some(1)
+    assert world.wire is not None
+
+
+def test_a_connection_that_is_needed_is_made_and_kept_with_nothing_to_send(rng: np.random.Generator) -> None:
+    world = opened_world(rng, config=Config(idle_s=30.0))
+    world.tell(Needed(world.now, is_needed=True))
+    world.pass_time(1e6)
+    assert world.state is State.OPEN
+    for _ in range(3):
+        world.lose()
+        assert world.session.next_attempt_at is not None
+        world.until_connected()
+    world.greet()
+    world.tell(Needed(world.now, is_needed=False))
+    world.pass_time(30.0)
+    assert (world.state, world.wire) == (State.IDLE, None)
+    world.tell(Needed(world.now, is_needed=True))
     assert world.wire is not None
 
 
