@@ -6,9 +6,10 @@
   it, an append to a topic that was deleted and created again is acknowledged and never folded.
 - Fetches, offsets and batches (:class:`PartitionClient`). The library's consumer retries a refused fetch for ever and
   only logs it, so that a failing disk looks like an empty partition; it never returns the intact messages that precede
-  a damaged batch in a fetch; and it makes three objects of each record, which costs a third more time. It takes a
-  record's offset from the record, where brokers leave what the writer wrote. Its offset queries share one connection
-  lock, so that a silent broker would delay all partitions.
+  a damaged batch in a fetch; and it makes three objects of each record, which costs a third more time. Its decoder of
+  records takes their offsets from what the writer stated, and fails where brokers do not: a writer could stop all
+  readers. So records are read here. Its offset queries share one connection lock, so that a silent broker would delay
+  all partitions.
 - The end of a producer (:func:`abandon`). An idempotent producer repeats a message for ever while brokers are away, and
   its `stop` waits for that: each replaced producer would live on.
 - The failure of a producer (:func:`without_transactions`). The library's handler of fatal errors needs a transaction;
@@ -35,7 +36,6 @@ from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPa
 from aiokafka import client as library
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
-    CorruptRecordException,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
@@ -56,7 +56,6 @@ from aggregator.log.kafka.client import CONNECT_S, translated_errors, via_reacha
 from aggregator.logs import journal
 from aggregator.runtime import Runtime
 from hushsum import compiled
-from hushsum_proto.many_entries import joined
 
 # ------------------------------------------------------------------------------------------------------ a partition
 
@@ -80,6 +79,7 @@ _COUNT: Final = struct.Struct(">i")  # of records
 _COUNT_AT: Final = 57
 _HEAD_BYTES: Final = 61
 _RECORD_BYTES_MIN: Final = 7
+_OCTETS_MAX: Final = 10  # of a number
 _FULL_BYTES: Final = FETCH_BYTES // 2  # after so many bytes, more are likely to be available at once
 
 #: Offset, the brokers' time if the topic has it, and value.
@@ -102,13 +102,6 @@ class FetchedMessages(NamedTuple):
     data: bytes
     spans: Int64
     end: int
-
-    @classmethod
-    def of(cls, messages: Sequence[Message], end: int) -> Self:
-        times_ms = [_NO_TIME if time_ms is None else time_ms for _, time_ms, _ in messages]
-        offsets = np.array([offset for offset, _, _ in messages], np.int64)
-        data, spans = joined([value for _, _, value in messages])
-        return cls(offsets, np.array(times_ms, np.int64), data, spans, end)
 
     def each(self) -> Iterator[Message]:
         columns = zip(self.offsets.tolist(), self.times_ms.tolist(), self.spans.tolist(), strict=True)
@@ -218,22 +211,11 @@ class PartitionClient:
 
     def _unpack(self, data: bytes, offset: int) -> Iterator[FetchedMessages]:
         intact, problem = _intact_batches(data, offset)
-        messages = _messages_of(data, intact, offset)
-        if messages is not None:
+        if intact:
+            messages = _messages_of(data, intact, offset)
             if len(messages.offsets):
                 yield messages
-            if intact:
-                self.next_offset = intact[-1].batch.next_offset
-            intact.clear()
-        for located in intact:
-            batch = located.batch
-            try:
-                held = _decoded(located, offset)
-            except Exception as error:  # the decoder raises many kinds on damaged bytes
-                raise self._damaged(max(offset, batch.base_offset), _described(error)) from error
-            if held:
-                yield FetchedMessages.of(held, batch.next_offset)
-            self.next_offset = batch.next_offset
+            self.next_offset = messages.end
         if problem is not None:
             raise self._damaged(*problem)
 
@@ -259,27 +241,64 @@ def _intact_batches(data: bytes, offset: int) -> tuple[list[_LocatedBatch], tupl
         batches = MemoryRecords(data)
         while batches.has_next():
             batch = batches.next_batch()
-            at = max(offset, batch.base_offset)
             if data[begin + _FORMAT_AT] != _FORMAT:
                 return found, (at, f"its format is {data[begin + _FORMAT_AT]}, expected {_FORMAT}")
             if not batch.validate_crc():
                 return found, (at, "its checksum does not match")
             end = begin + _SIZE.size + _SIZE.unpack_from(data, begin)[1]
-            (count,) = _COUNT.unpack_from(data, begin + _COUNT_AT)
-            count_max = count if batch.compression_type else (end - begin) // _RECORD_BYTES_MIN
-            if not 1 <= count == batch.next_offset - batch.base_offset <= count_max:
-                # Brokers store no such batch, and the topic is not compacted.
-                offsets = f"offsets {batch.base_offset} to {batch.next_offset - 1}"
-                return found, (at, f"it has {count} records in {end - begin} bytes and the {offsets}")
-            found.append(_LocatedBatch(begin, end, count, batch))
-            at, begin = batch.next_offset, end
+            (records,) = _COUNT.unpack_from(data, begin + _COUNT_AT)
+            if why := _unexpected(batch, at, records, end - begin, is_first=not found):
+                return found, (at, why)
+            found.append(_LocatedBatch(begin, end, records, batch))
+            at, begin = int(batch.next_offset), end
     except Exception as error:  # noqa: BLE001  the decoder raises many kinds on damaged bytes
-        return found, (at, _described(error))
+        return found, (at, f"{type(error).__name__}: {error}".removesuffix(": "))
     return found, None
 
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+def _unexpected(batch: Any, at: int, records: int, size: int, *, is_first: bool) -> str:
+    """What is wrong with a batch where ``at`` comes next: brokers store none of these, and compact no such topic.
+
+    The first batch may begin before that, for it comes whole.
+    """
+    first, after = batch.base_offset, batch.next_offset
+    if first > at or (first < at and not is_first):
+        return f"offsets {first} to {after - 1} come in its place"
+    if batch.compression_type:
+        return "it is compressed, although its topic stores what is not"
+    if not 1 <= records == after - first <= size // _RECORD_BYTES_MIN:
+        return f"it has {records} records in {size} bytes, and offsets {first} to {after - 1}"
+    return ""
+
+
+def _messages_of(data: bytes, located: Sequence[_LocatedBatch], offset: int) -> FetchedMessages:
+    """The messages of batches from ``offset`` on: a batch comes whole.
+
+    Brokers give a batch its first offset, and its records follow one after another: the offset of a record is its place
+    in the batch. What a record says of its own is the writer's, and not compared with anything by brokers. A batch
+    whose records cannot be found, although its checksum is right, is the writer's too: its messages are empty.
+    """
+    # A transaction's end takes an offset, but is no message.
+    batches = [each for each in located if not each.batch.is_control_batch]
+    rows = [(each.begin, each.end, each.batch.base_offset, _time_of(each.batch), each.records) for each in batches]
+    end = max(offset, int(located[-1].batch.next_offset))
+    if compiled.enabled():
+        from aggregator.log.kafka import record_loops as loops
+
+        found = np.empty((sum(each.records for each in batches), loops.COLUMNS), np.int64)
+        count = loops.find_records(
+            np.frombuffer(data, np.uint8), np.array(rows, np.int64).reshape(-1, 5), offset, found
+        )
+        found = found[:count]
+    else:
+        read = [
+            (first + place, time_ms, *span)
+            for begin, batch_end, first, time_ms, records in rows
+            for place, span in enumerate(_find_records(data, begin, batch_end, records))
+            if first + place >= offset
+        ]
+        found = np.array(read, np.int64).reshape(-1, 4)
+    return FetchedMessages(found[:, 0], found[:, 1], data, found[:, 2:], end)
 
 
 def _time_of(batch: Any) -> int:
@@ -287,46 +306,64 @@ def _time_of(batch: Any) -> int:
     return int(batch.max_timestamp) if batch.timestamp_type == _LOG_APPEND_TIME else _NO_TIME
 
 
-def _decoded(located: _LocatedBatch, offset: int) -> list[Message]:
-    """The messages of a batch from ``offset`` on, as the library reads them: a batch comes whole.
-
-    Brokers give a batch its first offset, and its records follow one after another: the offset of a record is its place
-    in the batch. What a record says of its own is the writer's, and not compared with anything by brokers. A batch that
-    the library cannot read, although its checksum is right, is the writer's too: its messages are empty.
-    """
-    batch = located.batch
-    if batch.is_control_batch:  # a transaction's end takes an offset, but is no message
-        return []
+def _find_records(data: bytes, begin: int, end: int, records: int) -> list[tuple[int, int]]:
+    """Where the value of each record of a batch begins and ends, as the compiled loop finds it."""
+    at, spans = begin + _HEAD_BYTES, list[tuple[int, int]]()
     try:
-        values = [record.value or b"" for record in batch]
-    except (CorruptRecordException, UnicodeDecodeError):
-        if batch.compression_type != 0:
-            raise
-        values = [b""] * located.records
-    time_ms = _time_of(batch)
-    stamp = None if time_ms < 0 else time_ms
-    return [(at, stamp, value) for at, value in enumerate(values, int(batch.base_offset)) if at >= offset]
+        for _ in range(records):
+            span, at = _record(data, at, end)
+            spans.append(span)
+        if at != end:
+            raise ValueError(f"{end - at} bytes follow the last record")
+    except ValueError:
+        return [(begin, begin)] * records
+    return spans
 
 
-def _messages_of(data: bytes, located: Sequence[_LocatedBatch], offset: int) -> FetchedMessages | None:
-    """The messages of batches from ``offset`` on, by the compiled loop; None: the library is to be asked."""
-    if not located or not compiled.enabled():
-        return None
-    from aggregator.log.kafka import record_loops as loops
+def _record(data: bytes, at: int, end: int) -> tuple[tuple[int, int], int]:
+    """Where the value of a record begins and ends, and where the record does; ValueError if it has another form."""
+    size, at = _number(data, at, end)
+    if not 1 <= size <= end - at:
+        raise ValueError(f"a record of {size} bytes, where {end - at} are left")
+    end = at + size
+    at += 1  # the attributes, which brokers do not look at
+    for _ in range(2):  # the time, and what the record says of its offset
+        _, at = _number(data, at, end)
+    _, at = _field(data, at, end)
+    span = _, at = _field(data, at, end)
+    headers, at = _number(data, at, end)
+    while headers > 0 and at < end:
+        name, at = _number(data, at, end)
+        if not 0 <= name <= end - at:
+            raise ValueError(f"a header's name of {name} bytes, where {end - at} are left")
+        _, at = _field(data, at + name, end)
+        headers -= 1
+    if headers or at != end:
+        raise ValueError(f"{headers} headers are missing, or {end - at} bytes follow them")
+    return span, end
 
-    rows = []
-    for begin, end, count, batch in located:
-        if batch.compression_type != 0:
-            return None
-        if not batch.is_control_batch:
-            rows.append((begin, end, batch.base_offset, _time_of(batch), count))
-    batches = np.array(rows, np.int64).reshape(-1, 5)
-    found = np.empty((int(batches[:, 4].sum()), loops.COLUMNS), np.int64)
-    count = loops.find_records(np.frombuffer(data, np.uint8), batches, offset, found)
-    if count < 0:
-        return None
-    found, end = found[:count], int(located[-1].batch.next_offset)
-    return FetchedMessages(found[:, loops.OFFSET], found[:, loops.TIME], data, found[:, [loops.BEGIN, loops.END]], end)
+
+def _field(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where the bytes of a field begin and end: none, if there is no value."""
+    size, at = _number(data, at, end)
+    if size > end - at:
+        raise ValueError(f"a field of {size} bytes, where {end - at} are left")
+    return at, at + max(size, 0)
+
+
+def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """A signed number of 64 bits, and where it ends."""
+    value = 0
+    for place in range(_OCTETS_MAX):
+        if at >= end:
+            break
+        octet = data[at]
+        at += 1
+        value |= (octet & 0x7F) << (7 * place)
+        if octet < 0x80:
+            value &= 2**64 - 1
+            return (value >> 1) ^ -(value & 1), at
+    raise ValueError("a number without an end")
 
 
 def warm_up() -> None:

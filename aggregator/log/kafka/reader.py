@@ -132,9 +132,8 @@ class PartitionReader:
             if message is None:
                 messages = None if held else next(self._fetched, None)
                 if messages is None:
-                    return EntryBatch(
-                        tuple(held), position if held else max(position, self._client.next_offset << INDEX_BITS)
-                    )
+                    after = position if held or self._skip else self._client.next_offset << INDEX_BITS
+                    return EntryBatch(tuple(held), max(position, after))
                 found = self._messages.find(messages.data, messages.spans)
                 if found is not None:
                     return self._columns(messages, found)

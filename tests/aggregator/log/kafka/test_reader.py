@@ -10,14 +10,14 @@ from aiokafka import TopicPartition
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.offset import OffsetRequest
 
-from aggregator.errors import LogGapError, LogUnavailableError
+from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.internals import EARLIEST, PartitionClient
 from aggregator.log.kafka.reader import PartitionReader
 from aggregator.model import PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.errors import Reason
-from tests.aggregator.log.kafka.test_fetch import batch
+from tests.aggregator.log.kafka.test_fetch import batch, sealed
 
 WHERE = TopicPartition("topic", 3)
 STEP = 1 << 16
@@ -179,10 +179,29 @@ async def test_an_offset_that_was_out_of_range_and_is_the_end_now_is_asked_for_a
         await reader.read(2 * STEP, 1, 0.0)
 
 
-async def test_where_a_message_was_handed_out_in_part_and_is_gone_the_gap_is_told() -> None:
+@pytest.mark.parametrize("position", [0, STEP, STEP + 1])
+async def test_a_hole_in_the_log_is_told_wherever_a_reader_begins(position: int) -> None:
+    two = PLAIN.write(3, [b"a", b"b"], seals=False)
+    reader, broker = reader_of([two, two, two], 1, 3)
+    broker._batches = broker._batches[:1] + broker._batches[2:]
+    if position == 0:
+        position = (await reader.read(position, 2, 5.0)).end
+    with pytest.raises(LogError, match="the batch at offset 1 cannot be read: offsets 2 to 2 come in its place"):
+        await reader.read(position, 2, 5.0)
+    await reader.close()
+
+
+async def test_where_the_end_of_a_transaction_stands_for_a_message_the_gap_is_told() -> None:
     two = PLAIN.write(3, [b"a", b"b"], seals=False)
     reader, broker = reader_of([two, two, two], 1, 1)
-    broker._batches = broker._batches[:1] + broker._batches[2:]
-    with pytest.raises(LogGapError, match=f"entries {STEP + 1} to {2 * STEP - 1} are missing and not yet folded"):
-        await reader.read(STEP + 1, 2, 5.0)
+    end, data = broker._batches[1]
+    control = bytearray(data)
+    control[22] |= 0x20
+    broker._batches[1] = (end, sealed(control))
+    for wait_s in (0.0, 5.0):
+        if not wait_s:
+            assert (await reader.read(STEP + 1, 2, wait_s)).end == STEP + 1, "nothing yet"
+            continue
+        with pytest.raises(LogGapError, match=f"entries {STEP + 1} to {2 * STEP - 1} are missing and not yet folded"):
+            await reader.read(STEP + 1, 2, wait_s)
     await reader.close()
