@@ -208,7 +208,9 @@ class Backends:
             path = self._config.receipts or self._files.receipts
             first: ReceiptsSink = await self._receipts_file(path, repairs=repairs)
             if self._config.receipts_copy is not None:
-                copy = await self._receipts_file(Path(self._config.receipts_copy), repairs=repairs, original=path)
+                # The store records where it is, for an operator who may be in another directory.
+                place = Path(self._config.receipts_copy).absolute()
+                copy = await self._receipts_file(place, repairs=repairs, original=path)
             return Sinks(first, copy)
         first = await self._receipts_topic(
             self._kafka, None, creates=repairs, again=rebuilds and self._config.receipts_copy is not None
