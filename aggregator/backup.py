@@ -44,8 +44,8 @@ OLDER: Final = (
 )
 _BYTES_MAX: Final = 1 << 20  # of a manifest
 _ALL_LOST: Final = (
-    "If all are lost, nothing can tell, and windows would be drawn again: begin with a new store, and subtract what the "
-    "ledger of the old one shows as spent from the limits of the new plans"
+    "If all are lost, nothing can tell: begin with a new store, and subtract what the ledger of the old one shows as "
+    "spent from the limits of the new plans"
 )
 
 
@@ -234,8 +234,8 @@ async def restore(
         if await runtime.blocking(_is_of_a_back_up, path, source):
             raise BackupError(
                 f"receipts {path}: this file is part of a back-up, and cannot tell what was published after that was "
-                "taken: those windows would be drawn again. Give the receipts that the service wrote last, from its "
-                f"data directory or the place of `receipts`, or their copy (`receipts_copy`). {_ALL_LOST}"
+                "taken: those windows would be drawn again. Give the receipts that the service wrote last (receipts.jsonl "
+                f"in its data directory, or the file of the setting receipts), or their copy (receipts_copy). {_ALL_LOST}"
             )
     newest = await _newest(source / RECEIPTS, receipts, runtime)
     made = await runtime.blocking(_make_empty, target)
@@ -290,8 +290,8 @@ async def _restored(
             check_nothing_lost(lost, "--mark-lost")
         bound, count = await store.receipts_mark(), len(await found.read())
     sync_folder(target)
-    known = "" if bound is None else bound.copy
-    is_given = await runtime.blocking(_is_among, known.removeprefix("receipts "), given)
+    known = "" if bound is None else bound.copy.removeprefix("receipts ")
+    is_given = await runtime.blocking(_is_among, known, given)
     return Restored(lost, count, str(newest), "" if is_given else known)
 
 

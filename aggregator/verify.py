@@ -14,7 +14,7 @@ from typing import Final, Literal
 from aggregator.backends import Backends, Sinks
 from aggregator.config import Config
 from aggregator.data_dir import DataDir
-from aggregator.errors import AggregatorError, ConfigError
+from aggregator.errors import AggregatorError, ConfigError, ForeignReceiptsError
 from aggregator.model import Outcome, RegisteredPlan
 from aggregator.observability.metrics import Metrics
 from aggregator.release.copies import folder_name
@@ -36,6 +36,10 @@ Report = Callable[[str, State, str], None]
 
 _LOST: Final = "find it, or make it from the one that survived: `hushsum admin begin-receipts-copy --help`"
 _SHOWN: Final = 16  # hexadecimal digits of a digest
+_NOT_MADE: Final = (
+    "a topic of receipts does not exist; the store knows of none and has published nothing: the first start of a "
+    "releaser makes it"
+)
 _UNKNOWABLE: Final = (
     "whether the store and every sink of receipts were set back together, or a copy of all of them runs"
 )
@@ -93,7 +97,7 @@ class _Verification:
         for plan in plans:
             await self._outcomes(store, plan, {each.key: each for each in receipts})
         if sinks is None:
-            self._report("ledger", "not checked", "it is compared with the receipts, which cannot be read")
+            self._report("ledger", "not checked", "it is compared with the receipts, which were not read")
         else:
             for population in sorted({plan.population for plan in plans}):
                 await self._ledger(store, population, plans, receipts)
@@ -124,6 +128,12 @@ class _Verification:
                     continue
                 text = f"readable: {plural(count, 'receipt')}, {plural(mark.lines, 'line')} of id {mark.id.hex()[:8] or 'none'}"
                 self._report(name, "ok", f"{text}, checksum {mark.digest.hex()[:_SHOWN]}")
+        except ForeignReceiptsError as error:
+            if is_bound or await _has_published(store):
+                self._report("receipts", "failed", str(error))
+            else:
+                self._report("receipts", "not checked", _NOT_MADE)
+            return None
         except AggregatorError as error:
             self._report("receipts", "failed", str(error))
             return None
@@ -270,6 +280,10 @@ class _Verification:
             self._report(what, "failed", "; ".join(wrong))
         else:
             self._report(what, "ok", f"{plural(len(expected), 'file')} in {folder} with the digests of the receipts")
+
+
+async def _has_published(store: Store) -> bool:
+    return any(outcome.published for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id))
 
 
 def _compared_copies(folder: Path, expected: Mapping[str, Outcome]) -> Iterator[str]:

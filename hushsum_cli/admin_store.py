@@ -83,7 +83,9 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
         click.echo(f"plan {name}: {plural(count, 'published outcome')}")
     click.echo(f"{target}: {', '.join(made.files)}; {plural(made.receipts, 'line')} of receipts")
     if config.log == "kafka":
-        click.echo("read whole: ok; not compared with each other and with the topics: `hushsum admin restore` does that")
+        click.echo(
+            "read whole: ok; not compared with each other and with the topics: `hushsum admin restore` does that"
+        )
     else:
         click.echo("opened; store, log and receipts compared with each other: ok")
     if config.receipts_copy is not None:
@@ -286,8 +288,8 @@ def _say_restored(where: str, made: "Restored") -> None:
     click.echo(f"{where}: restored; {which} that is proved by {made.places} ({receipts}) is in the store")
     if made.other_copy:
         click.echo(
-            f"{where}: the copy of its receipts was not compared: {made.other_copy}. `hushsum admin verify "
-            "--receipts-copy ...` compares it"
+            f"{where}: the copy of its receipts, {made.other_copy}, was not compared; `hushsum admin verify` with "
+            "--receipts-copy compares it"
         )
 
 
