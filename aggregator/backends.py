@@ -208,8 +208,7 @@ class Backends:
             path = self._config.receipts or self._files.receipts
             first: ReceiptsSink = await self._receipts_file(path, repairs=repairs)
             if self._config.receipts_copy is not None:
-                # The store records where it is, for an operator who may be in another directory.
-                place = Path(self._config.receipts_copy).absolute()
+                place = _whole(self._config.receipts_copy)
                 copy = await self._receipts_file(place, repairs=repairs, original=path)
             return Sinks(first, copy)
         first = await self._receipts_topic(
@@ -447,6 +446,11 @@ class _Waiting:
 def _warn(promises_lost: Sequence[str]) -> None:
     for promise in promises_lost:
         _journal.warning("durability is reduced", why=promise)
+
+
+def _whole(path: str) -> Path:
+    """The path from the root on: the store records it for an operator who may be in another directory."""
+    return Path(path).absolute()
 
 
 def _volume(folder: Path) -> object:

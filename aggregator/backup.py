@@ -228,14 +228,16 @@ async def restore(
     await runtime.blocking(check_digests, source, {STORE, LOG, RECEIPTS})
     if not receipts:
         raise BackupError(
-            f"receipts that survived are required: they tell what was published after the back-up was taken. {_ALL_LOST}"
+            "receipts that survived are required: they tell what was published after the back-up was taken. "
+            f"{_ALL_LOST}"
         )
     for path in receipts:
         if await runtime.blocking(_is_of_a_back_up, path, source):
             raise BackupError(
                 f"receipts {path}: this file is part of a back-up, and cannot tell what was published after that was "
-                "taken: those windows would be drawn again. Give the receipts that the service wrote last (receipts.jsonl "
-                f"in its data directory, or the file of the setting receipts), or their copy (receipts_copy). {_ALL_LOST}"
+                "taken: those windows would be drawn again. Give the receipts that the service wrote last "
+                "(receipts.jsonl in its data directory, or the file of the setting receipts), or their copy "
+                f"(receipts_copy). {_ALL_LOST}"
             )
     newest = await _newest(source / RECEIPTS, receipts, runtime)
     made = await runtime.blocking(_make_empty, target)

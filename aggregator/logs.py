@@ -31,7 +31,8 @@ def journal(part: str) -> FilteringBoundLogger:
 def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
     """Configures all loggers; ``level`` is the least that is written, ``form`` is ``console``, ``json`` or ``command``.
 
-    The last one is for a command that a person runs: a line such as ``hushsum: warning: ...``, without the time. Without a stream they write to standard error: standard output is for a command's result.
+    The last one is for commands that people run: a line such as ``hushsum: warning: ...``, without the time. Without a
+    stream they write to standard error: standard output is for a command's result.
     """
     out = sys.stderr if stream is None else stream
     render: Processor

@@ -126,8 +126,9 @@ class _Verification:
                 if is_bound and not mark.lines:
                     self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty: {_LOST}")
                     continue
-                text = f"readable: {plural(count, 'receipt')}, {plural(mark.lines, 'line')} of id {mark.id.hex()[:8] or 'none'}"
-                self._report(name, "ok", f"{text}, checksum {mark.digest.hex()[:_SHOWN]}")
+                text = f"readable: {plural(count, 'receipt')}, {plural(mark.lines, 'line')}"
+                id_, checksum = mark.id.hex()[:8] or "none", mark.digest.hex()[:_SHOWN]
+                self._report(name, "ok", f"{text} of id {id_}, checksum {checksum}")
         except ForeignReceiptsError as error:
             if is_bound or await _has_published(store):
                 self._report("receipts", "failed", str(error))

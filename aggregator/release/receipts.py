@@ -584,6 +584,6 @@ async def _check_unbound(store: Store, receipts: Receipts) -> None:
 
 def _unproved(published: int, window: int) -> str:
     return (
-        f"{plural(published, 'published outcome')}, but window {window} has no receipt: the receipts are not those of this "
-        "store; restore them"
+        f"{plural(published, 'published outcome')}, but window {window} has no receipt: the receipts are not those of "
+        "this store; restore them"
     )

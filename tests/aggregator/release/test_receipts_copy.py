@@ -140,7 +140,7 @@ async def test_whatever_is_set_back_or_lost_is_found_where_the_store_or_one_of_t
     ("state", "why"),
     [
         ((3, 3, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 4 lines; .*begin-receipts-copy"),
-        ((0, 0, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 1 lines"),
+        ((0, 0, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 1 line;"),
         ((3, None, 3), r"receipts\.jsonl: missing, although this store has receipts"),
         ((3, 3, 2), r"copy\.jsonl: it has 3 of the 4 lines of .*receipts\.jsonl that this store knows: an older copy"),
         ((1, 3, 1), r"copy\.jsonl: 2 receipts of .*receipts\.jsonl are missing at its end"),
