@@ -284,7 +284,8 @@ class _Verification:
 
 
 async def _has_published(store: Store) -> bool:
-    return any(outcome.published for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id))
+    outcomes = [outcome for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id)]
+    return any(outcome.published for outcome in outcomes)
 
 
 def _compared_copies(folder: Path, expected: Mapping[str, Outcome]) -> Iterator[str]:

@@ -75,8 +75,8 @@ class CopiedReceipts:
         needed = first.kept_through(bound.lines)
         if len(copy.kept) < needed:
             raise ReceiptsError(
-                f"{copy.where}: it has {len(copy.kept)} of the {plural(needed, 'line')} of {first.where} that this store "
-                f"knows: {_OLDER}"
+                f"{copy.where}: it has {len(copy.kept)} of the {plural(needed, 'line')} of {first.where} that this "
+                f"store knows: {_OLDER}"
             )
         lacking = Counter(held.plan_id for _, held in first.kept[len(copy.kept) :] if isinstance(held, Receipt))
         if max(lacking.values(), default=0) > 1:
@@ -170,7 +170,7 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
 def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
     return ForeignReceiptsError(
         f"{copy.where}: missing, although {first.where} has {plural(len(first.kept), 'line')}; nothing is released "
-        f"until it is restored and the service is started again. If there never was one, or it is lost for good, {_BEGIN} makes it "
-        "from the receipts that are left; where the store is older than these, use `hushsum admin mark-lost` without "
-        "receipts_copy first"
+        f"until it is restored and the service is started again. If there never was one, or it is lost for good, "
+        f"{_BEGIN} makes it from the receipts that are left; where the store is older than these, use `hushsum admin "
+        "mark-lost` without receipts_copy first"
     )
