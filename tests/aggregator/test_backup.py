@@ -110,7 +110,7 @@ async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_pat
 
 async def test_the_longest_of_all_receipts_is_taken_and_they_must_not_contradict_each_other(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    old = shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "old")
+    old = Path(shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "old"))
     for given in ([old, data / RECEIPTS], [data / RECEIPTS, old]):
         with pytest.raises(BackupError, match="published after it was taken"):
             await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
@@ -174,11 +174,13 @@ async def test_receipts_of_a_back_up_are_no_receipts_that_survived(
     """With them the outcomes after that back-up would be drawn a second time, and `verify` could not tell."""
     data = await history(tmp_path)
     path = given(tmp_path)
+    why = (
+        r"this file is part of a back-up, .*: those windows would be drawn again\. Give the receipts that the service "
+        r"wrote last .*\. If all are lost, nothing can tell: begin with a new store"
+    )
     for receipts in ([path], [data / RECEIPTS, path]):
-        with pytest.raises(BackupError, match=r"this file is part of a back-up, .*would be drawn again") as refused:
+        with pytest.raises(BackupError, match=why):
             await restore(tmp_path / "1", tmp_path / "new", receipts, SystemRuntime())
-    assert "the receipts that the service wrote last" in str(refused.value)
-    assert "If all are lost, nothing can tell: begin with a new store" in str(refused.value)
     assert not (tmp_path / "new").exists()
 
 
