@@ -331,16 +331,27 @@ async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> P
     read = {path: await _lines_of(path, runtime) for path in dict.fromkeys(given)}
     longest = max(read, key=lambda path: len(read[path].kept))
     own = await _lines_of(backed_up, runtime)
-    if len(read[longest].kept) < len(own.kept):
-        check_prefix(read[longest], own)
-        raise BackupError(
-            f"receipts {longest}: they have {plural(len(read[longest].kept), 'line')}, and the back-up's own have "
-            f"{len(own.kept)}: they are older than the back-up, and cannot tell what was published after it was taken. "
-            "Give the newest receipts that survived"
-        )
-    for lines in (own, *read.values()):
+    check_newer(read[longest], own)
+    for lines in read.values():
         check_prefix(lines, read[longest])
     return longest
+
+
+def check_newer(newest: ReceiptLines, own: ReceiptLines) -> None:
+    """Checks that the newest receipts that survived have all lines of the back-up's own.
+
+    Raises:
+        BackupError: They are older than the back-up.
+        ReceiptsError: They contradict the back-up's own.
+    """
+    if len(newest.kept) < len(own.kept):
+        check_prefix(newest, own)
+        raise BackupError(
+            f"{newest.where}: {plural(len(newest.kept), 'line')}, and the back-up's own receipts have {len(own.kept)}: "
+            "they are older than the back-up, and cannot tell what was published after it was taken. The newest "
+            f"receipts that survived are required. {_ALL_LOST}"
+        )
+    check_prefix(own, newest)
 
 
 async def _lines_of(path: Path, runtime: Runtime) -> ReceiptLines:

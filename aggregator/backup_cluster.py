@@ -23,6 +23,7 @@ from aggregator.backup import (
     BackupError,
     Restored,
     check_digests,
+    check_newer,
     check_nothing_lost,
     copied_store,
     made_folder,
@@ -34,7 +35,6 @@ from aggregator.errors import LogGapError
 from aggregator.observability.metrics import Metrics
 from aggregator.release.lost import find_lost, mark_every_lost
 from aggregator.release.receipts import ReceiptLines, read_line
-from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store, memory_store
 from hushsum_proto.batches import topic_of
@@ -95,9 +95,9 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
 
     Raises:
         BackupError: The source is no such back-up or was changed, the database has tables, pg_restore fails, or the
-            receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``.
-        ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other; nothing is
-            loaded if the topic lacks a receipt that the back-up has.
+            receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``. Nothing
+            is loaded if the topic lacks a receipt that the back-up has.
+        ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other.
         LogError: A topic is missing.
     """
     await runtime.blocking(check_digests, source, {DUMP, RECEIPTS})
@@ -137,7 +137,7 @@ async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExi
     # Where the first topic is lost, its copy tells as much: it is made from the copy once there is a store again.
     sinks = await backends.sinks(repairs=False, rebuilds=True)
     found = [await sink.catch_up() for sink in (sinks.first, sinks.copy) if sink is not None]
-    check_prefix(lines, max(found, key=lambda each: len(each.kept)))
+    check_newer(max(found, key=lambda each: len(each.kept)), lines)
 
 
 async def _positions(config: Config, store: Store) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
     if lines > len(first.kept):
         raise ReceiptsError(
             f"{first.where}: it has {plural(len(first.kept), 'line')}, and {copy.where} has {lines}: the former is "
-            "older; nothing is released. (1) Stop the service. (2) Complete the receipts from their copy: `hushsum "
-            "admin begin-receipts-copy --reverse`. (3) If the store is older, too, restore a newer one; where there is "
-            "none, use `hushsum admin mark-lost`. (4) Start the service"
+            f"older; nothing is released. (1) Stop the service. (2) Complete the older one from the other: {_BEGIN} "
+            "with --reverse completes the receipts, without it their copy. (3) If the store is older, too, restore a "
+            "newer one; where there is none, use `hushsum admin mark-lost`. (4) Start the service"
         )
 
 

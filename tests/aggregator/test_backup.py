@@ -133,7 +133,7 @@ async def test_receipts_that_are_older_than_the_back_up_are_no_proof_of_what_cam
     await history(tmp_path)
     old = tmp_path / "old"
     old.write_bytes(b"" if is_empty else (tmp_path / "1" / RECEIPTS).read_bytes())
-    with pytest.raises(BackupError, match=r"they have \d lines?, and the back-up's own have 3: they are older than"):
+    with pytest.raises(BackupError, match=r"old: \d lines?, and the back-up's own receipts have 3: they are older"):
         await restore(tmp_path / "2", tmp_path / "new", [old], SystemRuntime())
     assert not (tmp_path / "new").exists()
 
