@@ -208,7 +208,8 @@ class Backends:
             path = self._config.receipts or self._files.receipts
             first: ReceiptsSink = await self._receipts_file(path, repairs=repairs)
             if self._config.receipts_copy is not None:
-                copy = await self._receipts_file(Path(self._config.receipts_copy), repairs=repairs, original=path)
+                place = _whole(self._config.receipts_copy)
+                copy = await self._receipts_file(place, repairs=repairs, original=path)
             return Sinks(first, copy)
         first = await self._receipts_topic(
             self._kafka, None, creates=repairs, again=rebuilds and self._config.receipts_copy is not None
@@ -445,6 +446,11 @@ class _Waiting:
 def _warn(promises_lost: Sequence[str]) -> None:
     for promise in promises_lost:
         _journal.warning("durability is reduced", why=promise)
+
+
+def _whole(path: str) -> Path:
+    """The path from the root on: the store records it for an operator who may be in another directory."""
+    return Path(path).absolute()
 
 
 def _volume(folder: Path) -> object:

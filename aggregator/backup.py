@@ -4,8 +4,8 @@ A back-up is taken in this order: store, log, receipts. So the log is never olde
 never older than either. Then it is opened, as a start would: if a window was released meanwhile, the parts may not fit
 each other, and it is taken again. A manifest is written last: a folder without one is no back-up.
 
-A restore takes the receipts from where they survived, never from the back-up alone: these are what tells which outcomes
-were published after it was taken.
+A restore takes the receipts from where they survived, never from a back-up: these are what tells which outcomes were
+published after it was taken.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from aggregator.errors import AggregatorError, LogGapError, ReceiptsError
 from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.model import RegisteredPlan
 from aggregator.release.lost import LostOutcomes, find_lost, mark_every_lost
-from aggregator.release.receipts import ReceiptLines, ReceiptsFile, reconcile
+from aggregator.release.receipts import ReceiptLines, ReceiptsFile, plural, reconcile
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.sqlite import DatabaseKind
@@ -43,6 +43,10 @@ OLDER: Final = (
     "the store was written by an older version: start the service once with this version, and back it up then"
 )
 _BYTES_MAX: Final = 1 << 20  # of a manifest
+_ALL_LOST: Final = (
+    "If all are lost, nothing can tell: begin with a new store, and subtract what the ledger of the old one shows as "
+    "spent from the limits of the new plans"
+)
 
 
 class BackupError(AggregatorError):
@@ -63,6 +67,23 @@ class BackedUp:
     files: Mapping[str, str]
     plans: Sequence[tuple[str, int]]
     receipts: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore has proved: every outcome of some receipts is in the store, but for those that are lost.
+
+    Attributes:
+        lost: What the store lacks; nothing but where it was to be marked.
+        receipts: How many were compared.
+        places: Where they are.
+        other_copy: Where the store knows a copy of its receipts that was not compared; empty if there is none.
+    """
+
+    lost: LostOutcomes
+    receipts: int
+    places: str
+    other_copy: str = ""
 
 
 async def back_up(config: Config, target: Path, runtime: Runtime) -> BackedUp:
@@ -184,7 +205,7 @@ async def _check_log(folder: Path, store: Store, plan: RegisteredPlan, runtime: 
 
 async def restore(
     source: Path, target: Path, receipts: Sequence[Path], runtime: Runtime, *, marks_lost: bool = False
-) -> LostOutcomes:
+) -> Restored:
     """Makes a data folder of a back-up and of the newest receipts that survived; nothing is started.
 
     Args:
@@ -192,33 +213,47 @@ async def restore(
         target: The new data folder; it must be empty or not exist.
         receipts: Every file of receipts, or of their copy, that survived. The longest is taken; the others, and that of
             the back-up, must be beginnings of it. One that the back-up's own is longer than did not survive: it is an
-            older copy, and does not tell what was published after the back-up was taken.
+            older copy, and does not tell what was published after the back-up was taken. No more do the files of a
+            back-up, this one or another, which are refused.
         runtime: Runs what blocks.
         marks_lost: Whether outcomes that the receipts prove and the store lacks are marked as lost. Without that they
             are an error.
 
-    Returns:
-        What is lost; nothing but with ``marks_lost``.
-
     Raises:
-        BackupError: The source is no back-up or was changed, the target is not empty, or outcomes are lost.
+        BackupError: The source is no back-up or was changed, receipts are those of a back-up, the target is not empty,
+            or outcomes are lost.
         ReceiptsError: The receipts are not those of the back-up's store, or contradict each other.
         StoreError: A cumulative sequence has lost steps.
     """
     await runtime.blocking(check_digests, source, {STORE, LOG, RECEIPTS})
     if not receipts:
         raise BackupError(
-            "receipts that survived are required: they tell what was published after the back-up was taken. If all are "
-            "lost, nothing can tell, and windows would be drawn again: begin with a new store, and subtract what the "
-            "ledger of the old one shows as spent from the limits of the new plans"
+            "receipts that survived are required: they tell what was published after the back-up was taken. "
+            f"{_ALL_LOST}"
         )
+    for path in receipts:
+        if await runtime.blocking(_is_of_a_back_up, path, source):
+            raise BackupError(
+                f"receipts {path}: this file is part of a back-up, and cannot tell what was published after that was "
+                "taken: those windows would be drawn again. Give the receipts that the service wrote last "
+                "(receipts.jsonl in its data directory, or the file of the setting receipts), or their copy "
+                f"(receipts_copy). {_ALL_LOST}"
+            )
     newest = await _newest(source / RECEIPTS, receipts, runtime)
     made = await runtime.blocking(_make_empty, target)
     try:
-        return await _restored(source, target, newest, runtime, marks_lost=marks_lost)
+        return await _restored(source, target, newest, receipts, runtime, marks_lost=marks_lost)
     except BaseException:
         await runtime.blocking(_remove, target, made)
         raise
+
+
+def _is_of_a_back_up(path: Path, source: Path) -> bool:
+    """Whether receipts are in the back-up ``source``, are its own by another name, or lie in another back-up."""
+    real, own = path.resolve(), source / RECEIPTS
+    if real.is_relative_to(source.resolve()) or (path.exists() and own.exists() and path.samefile(own)):
+        return True
+    return all((real.parent / name).exists() for name in (MANIFEST, STORE))
 
 
 def _make_empty(folder: Path) -> bool:
@@ -240,7 +275,9 @@ def _remove(folder: Path, made: bool) -> None:  # noqa: FBT001  called in a thre
         folder.rmdir()
 
 
-async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, *, marks_lost: bool) -> LostOutcomes:
+async def _restored(
+    source: Path, target: Path, newest: Path, given: Sequence[Path], runtime: Runtime, *, marks_lost: bool
+) -> Restored:
     for path in (source / STORE, source / LOG, newest):
         await runtime.blocking(_copy, path, target / (RECEIPTS if path == newest else path.name))
     async with AsyncExitStack() as stack:
@@ -253,8 +290,17 @@ async def _restored(source: Path, target: Path, newest: Path, runtime: Runtime, 
         lost = await (mark_every_lost if marks_lost else find_lost)(store, found)
         if not marks_lost:
             check_nothing_lost(lost, "--mark-lost")
+        bound, count = await store.receipts_mark(), len(await found.read())
     sync_folder(target)
-    return lost
+    known = "" if bound is None else bound.copy.removeprefix("receipts ")
+    is_given = await runtime.blocking(_is_among, known, given)
+    return Restored(lost, count, str(newest), "" if is_given else known)
+
+
+def _is_among(place: str, given: Sequence[Path]) -> bool:
+    """Whether one of the files is at this place."""
+    path = Path(place).absolute()
+    return any(path == each.absolute() or (path.exists() and path.samefile(each)) for each in given)
 
 
 def check_nothing_lost(lost: LostOutcomes, marks: str) -> None:
@@ -285,16 +331,27 @@ async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> P
     read = {path: await _lines_of(path, runtime) for path in dict.fromkeys(given)}
     longest = max(read, key=lambda path: len(read[path].kept))
     own = await _lines_of(backed_up, runtime)
-    if len(read[longest].kept) < len(own.kept):
-        check_prefix(read[longest], own)
-        raise BackupError(
-            f"receipts {longest}: they have {len(read[longest].kept)} lines, and the back-up's own have "
-            f"{len(own.kept)}: they are older than the back-up, and cannot tell what was published after it was taken. "
-            "Give the newest receipts that survived"
-        )
-    for lines in (own, *read.values()):
+    check_newer(read[longest], own)
+    for lines in read.values():
         check_prefix(lines, read[longest])
     return longest
+
+
+def check_newer(newest: ReceiptLines, own: ReceiptLines) -> None:
+    """Checks that the newest receipts that survived have all lines of the back-up's own.
+
+    Raises:
+        BackupError: They are older than the back-up.
+        ReceiptsError: They contradict the back-up's own.
+    """
+    if len(newest.kept) < len(own.kept):
+        check_prefix(newest, own)
+        raise BackupError(
+            f"{newest.where}: {plural(len(newest.kept), 'line')}, and the back-up's own receipts have {len(own.kept)}: "
+            "they are older than the back-up, and cannot tell what was published after it was taken. The newest "
+            f"receipts that survived are required. {_ALL_LOST}"
+        )
+    check_prefix(own, newest)
 
 
 async def _lines_of(path: Path, runtime: Runtime) -> ReceiptLines:

@@ -21,7 +21,9 @@ from aggregator.backup import (
     OLDER,
     BackedUp,
     BackupError,
+    Restored,
     check_digests,
+    check_newer,
     check_nothing_lost,
     copied_store,
     made_folder,
@@ -31,9 +33,8 @@ from aggregator.config import Config
 from aggregator.data_dir import FILE_MODE
 from aggregator.errors import LogGapError
 from aggregator.observability.metrics import Metrics
-from aggregator.release.lost import LostOutcomes, find_lost, mark_every_lost
+from aggregator.release.lost import find_lost, mark_every_lost
 from aggregator.release.receipts import ReceiptLines, read_line
-from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store, memory_store
 from hushsum_proto.batches import topic_of
@@ -85,18 +86,18 @@ async def _taken(config: Config, target: Path, runtime: Runtime) -> BackedUp:
         return await write_back_up(target, names, plans, lines, runtime, topics=topics)
 
 
-async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False) -> LostOutcomes:
+async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, marks_lost: bool = False) -> Restored:
     """Restores a dump into a database without the service's tables, and compares it with the topics.
 
     Returns:
-        What is lost (nothing but with ``marks_lost``), and the plans whose topics no longer hold what the folds need
-        next: those cannot go on, although their outcomes and charges are restored.
+        What was proved, what is lost (nothing but with ``marks_lost``), and the plans whose topics no longer hold what
+        the folds need next: those cannot go on, although their outcomes and charges are restored.
 
     Raises:
         BackupError: The source is no such back-up or was changed, the database has tables, pg_restore fails, or the
-            receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``.
-        ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other; nothing is
-            loaded if the topic lacks a receipt that the back-up has.
+            receipts prove outcomes that the dump does not have; then the tables are there, for ``mark-lost``. Nothing
+            is loaded if the topic lacks a receipt that the back-up has.
+        ReceiptsError: The receipts are not those of the dump or of the back-up, or contradict each other.
         LogError: A topic is missing.
     """
     await runtime.blocking(check_digests, source, {DUMP, RECEIPTS})
@@ -108,8 +109,8 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
         await runtime.blocking(_load, config.dsn, source / DUMP)
         store = await backends.store()
         # What is lost can be marked without a copy that is lost, too; the store goes on knowing of it.
-        receipts = (await backends.sinks(repairs=False, needs_copy=not marks_lost)).receipts
-        gaps = {}
+        sinks = await backends.sinks(repairs=False, needs_copy=not marks_lost)
+        receipts, gaps = sinks.receipts, {}
         for registered in await store.plans():
             plan = await store.load_plan(registered.plan_id)
             assert plan is not None, "it is registered"
@@ -120,7 +121,10 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
         lost = replace(await (mark_every_lost if marks_lost else find_lost)(store, receipts), gaps=gaps)
         if not marks_lost:
             check_nothing_lost(lost, "`hushsum admin mark-lost`")
-        return lost
+        places = [(await sink.catch_up()).where for sink in (sinks.first, sinks.copy) if sink is not None]
+        bound = await store.receipts_mark()
+        other_copy = "" if bound is None or sinks.copy is not None else bound.copy
+        return Restored(lost, len(await receipts.read()), " and ".join(places), other_copy)
 
 
 async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExitStack) -> None:
@@ -133,7 +137,7 @@ async def _compare(path: Path, config: Config, runtime: Runtime, stack: AsyncExi
     # Where the first topic is lost, its copy tells as much: it is made from the copy once there is a store again.
     sinks = await backends.sinks(repairs=False, rebuilds=True)
     found = [await sink.catch_up() for sink in (sinks.first, sinks.copy) if sink is not None]
-    check_prefix(lines, max(found, key=lambda each: len(each.kept)))
+    check_newer(max(found, key=lambda each: len(each.kept)), lines)
 
 
 async def _positions(config: Config, store: Store) -> dict[str, Any]:

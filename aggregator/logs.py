@@ -29,23 +29,25 @@ def journal(part: str) -> FilteringBoundLogger:
 
 
 def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Configures all loggers; ``level`` is the least that is written, ``form`` is ``console`` or ``json``.
+    """Configures all loggers; ``level`` is the least that is written, ``form`` is ``console``, ``json`` or ``command``.
 
-    Without a stream they write to standard error: standard output is for a command's result.
+    The last one is for commands that people run: a line such as ``hushsum: warning: ...``, without the time. Without a
+    stream they write to standard error: standard output is for a command's result.
     """
     out = sys.stderr if stream is None else stream
-    render: list[Processor] = (
-        [structlog.processors.JSONRenderer()]
-        if form == "json"
-        # Not the default traceback: it shows local variables, and so clients' data.
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
-    )
+    render: Processor
+    if form == "json":
+        render = structlog.processors.JSONRenderer()
+    elif form == "command":
+        render = _of_command
+    else:  # not the default traceback: it shows local variables, and so clients' data
+        render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _without_words,
-            *render,
+            render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(out),
@@ -82,6 +84,15 @@ def describe_error(error: BaseException) -> str:
     """The text of an error that is ours or the system's; of any other error only its type."""
     text = str(error) if isinstance(error, HushsumError | OSError) else ""
     return text or type(error).__name__
+
+
+def _of_command(_: WrappedLogger, __: str, event: EventDict) -> str:
+    """A line as commands print warnings."""
+    level, text, why = event.pop("level"), event.pop("event"), event.pop("why", "")
+    exception = event.pop("exception", "")
+    details = ", ".join(f"{key} = {value}" for key, value in event.items() if key not in {"part", "timestamp"})
+    line = f"hushsum: {level}: {text}" + (f": {why}" if why else "") + (f" ({details})" if details else "")
+    return f"{line}\n{exception}" if exception else line
 
 
 def _without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

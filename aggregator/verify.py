@@ -14,11 +14,11 @@ from typing import Final, Literal
 from aggregator.backends import Backends, Sinks
 from aggregator.config import Config
 from aggregator.data_dir import DataDir
-from aggregator.errors import AggregatorError, ConfigError
+from aggregator.errors import AggregatorError, ConfigError, ForeignReceiptsError
 from aggregator.model import Outcome, RegisteredPlan
 from aggregator.observability.metrics import Metrics
 from aggregator.release.copies import folder_name
-from aggregator.release.receipts import Receipt, reconcile
+from aggregator.release.receipts import Receipt, plural, reconcile
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.windows import WindowState
@@ -36,6 +36,10 @@ Report = Callable[[str, State, str], None]
 
 _LOST: Final = "find it, or make it from the one that survived: `hushsum admin begin-receipts-copy --help`"
 _SHOWN: Final = 16  # hexadecimal digits of a digest
+_NOT_MADE: Final = (
+    "a topic of receipts does not exist; the store knows of none and has published nothing: the first start of a "
+    "releaser makes it"
+)
 _UNKNOWABLE: Final = (
     "whether the store and every sink of receipts were set back together, or a copy of all of them runs"
 )
@@ -93,7 +97,7 @@ class _Verification:
         for plan in plans:
             await self._outcomes(store, plan, {each.key: each for each in receipts})
         if sinks is None:
-            self._report("ledger", "not checked", "it is compared with the receipts, which cannot be read")
+            self._report("ledger", "not checked", "it is compared with the receipts, which were not read")
         else:
             for population in sorted({plan.population for plan in plans}):
                 await self._ledger(store, population, plans, receipts)
@@ -109,7 +113,7 @@ class _Verification:
         plans = await store.plans()
         outcomes = [outcome for plan in plans for outcome in await store.outcomes(plan.plan_id)]
         published = sum(outcome.published for outcome in outcomes)
-        self._report("store", "ok", f"{_plural(len(plans), 'plan')}, {_plural(published, 'published outcome')}")
+        self._report("store", "ok", f"{plural(len(plans), 'plan')}, {plural(published, 'published outcome')}")
         return plans
 
     async def _sinks(self, store: Store) -> Sinks | None:
@@ -122,8 +126,15 @@ class _Verification:
                 if is_bound and not mark.lines:
                     self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty: {_LOST}")
                     continue
-                text = f"{_plural(count, 'receipt')}, {_plural(mark.lines, 'line')} of id {mark.id.hex()[:8] or 'none'}"
-                self._report(name, "ok", f"{text}, checksum {mark.digest.hex()[:_SHOWN]}")
+                text = f"readable: {plural(count, 'receipt')}, {plural(mark.lines, 'line')}"
+                id_, checksum = mark.id.hex()[:8] or "none", mark.digest.hex()[:_SHOWN]
+                self._report(name, "ok", f"{text} of id {id_}, checksum {checksum}")
+        except ForeignReceiptsError as error:
+            if is_bound or await _has_published(store):
+                self._report("receipts", "failed", str(error))
+            else:
+                self._report("receipts", "not checked", _NOT_MADE)
+            return None
         except AggregatorError as error:
             self._report("receipts", "failed", str(error))
             return None
@@ -153,7 +164,7 @@ class _Verification:
             del unknown[plan.plan_id]
         for plan_id, count in unknown.items():
             text = (
-                f"{_plural(count, 'receipt')} of a plan that the store does not have: the store is from before the "
+                f"{plural(count, 'receipt')} of a plan that the store does not have: the store is from before the "
                 "plan's first start. Restore a newer store; if there is none, start the service once with the plan's "
                 "file, stop it, and use `hushsum admin mark-lost`"
             )
@@ -192,9 +203,9 @@ class _Verification:
         if wrong:
             self._report(what, "failed", "; ".join(wrong))
         else:
-            self._report(what, "ok", f"{_plural(compared, 'outcome')} with the digests of the receipts")
+            self._report(what, "ok", f"{plural(compared, 'outcome')} with the digests of the receipts")
         if removed:
-            text = f"{_plural(removed, 'outcome')} whose bytes are removed or lost: the store has their digests alone"
+            text = f"{plural(removed, 'outcome')} whose bytes are removed or lost: the store has their digests alone"
             self._report(what, "not checked", text)
 
     async def _ledger(
@@ -226,8 +237,8 @@ class _Verification:
         cost = account.cost
         spent = "more than any ε" if cost is None else f"ε = {numeral(cost.epsilon, up=True)}"
         spent += "" if cost is None or not cost.delta else f" and δ = {numeral(cost.delta, up=True)}"
-        text = f"{spent} spent, the sum of {_plural(len(proved), 'charge')} that receipts prove"
-        more = f" and of {_plural(len(waiting), 'window')} without an outcome yet" if waiting else ""
+        text = f"{spent} spent, the sum of {plural(len(proved), 'charge')} that receipts prove"
+        more = f" and of {plural(len(waiting), 'window')} without an outcome yet" if waiting else ""
         self._report(what, "ok", text + more)
 
     async def _waits(self, store: Store, plans: list[RegisteredPlan], key: _Key) -> bool:
@@ -269,7 +280,12 @@ class _Verification:
         if wrong:
             self._report(what, "failed", "; ".join(wrong))
         else:
-            self._report(what, "ok", f"{_plural(len(expected), 'file')} in {folder} with the digests of the receipts")
+            self._report(what, "ok", f"{plural(len(expected), 'file')} in {folder} with the digests of the receipts")
+
+
+async def _has_published(store: Store) -> bool:
+    outcomes = [outcome for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id)]
+    return any(outcome.published for outcome in outcomes)
 
 
 def _compared_copies(folder: Path, expected: Mapping[str, Outcome]) -> Iterator[str]:
@@ -307,7 +323,3 @@ def _named(key: _Key) -> str:
 def _is_claimed(*spends: Spend) -> bool:
     """Whether one is in the words of the first version, which did not keep the mechanism."""
     return any(isinstance(event, ClaimedEvent) for spend in spends for event in spend.events)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -12,6 +12,7 @@ from hushsum_cli.output import examples, print_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aggregator.backup import Restored
     from aggregator.config import Config
     from aggregator.release.lost import LostOutcomes
 
@@ -44,7 +45,7 @@ def _config(config_file: Path | None, **settings: object) -> "Config":
     from aggregator.config import Config
     from aggregator.logs import write_journal
 
-    write_journal("warning", "console", sys.stderr)
+    write_journal("warning", "command", sys.stderr)
     return Config.load(config_file, settings, needs_plan=False)
 
 
@@ -68,6 +69,7 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
 
     from aggregator.backup import back_up
     from aggregator.backup_cluster import back_up_cluster
+    from aggregator.release.receipts import plural
     from aggregator.runtime import SystemRuntime
 
     config = _config(config_file, **settings)
@@ -78,8 +80,16 @@ def backup(*, config_file: Path | None, target: Path, as_json: bool, **settings:
         print_json({"target": str(target), "plans": plans, "receipt_lines": made.receipts, "files": dict(made.files)})
         return
     for name, count in made.plans:
-        click.echo(f"plan {name}: {count} published {'outcome' if count == 1 else 'outcomes'}")
-    click.echo(f"{target}: {', '.join(made.files)}; {made.receipts} lines of receipts; opened and compared: ok")
+        click.echo(f"plan {name}: {plural(count, 'published outcome')}")
+    click.echo(f"{target}: {', '.join(made.files)}; {plural(made.receipts, 'line')} of receipts")
+    if config.log == "kafka":
+        click.echo(
+            "read whole: ok; not compared with each other and with the topics: `hushsum admin restore` does that"
+        )
+    else:
+        click.echo("opened; store, log and receipts compared with each other: ok")
+    if config.receipts_copy is not None:
+        click.echo("the copy of the receipts: not compared; `hushsum admin verify` does that")
 
 
 @click.command(
@@ -112,12 +122,12 @@ def restore(
     The digests of the manifest are compared, and the result is opened. If the receipts prove outcomes that were
     published after the back-up was taken, it is refused: restore a newer one, or use --mark-lost.
 
+    Receipts that are part of a back-up are refused, too: they cannot tell what was published after it was taken, and
+    those windows would be drawn again. The service must not run anywhere.
+
     With Kafka and PostgreSQL, --config replaces TARGET and --receipts: pg_restore loads the dump into its database,
     which is compared with the topics. A plan whose topic has been erased further than the dump knows cannot go on: it
     is named, and the exit status is 1.
-
-    Never name the receipts of the back-up alone while newer ones exist: windows would be drawn again. The service must
-    not run anywhere.
     """
     import asyncio
 
@@ -126,28 +136,26 @@ def restore(
     from aggregator.logs import write_journal
     from aggregator.runtime import SystemRuntime
 
-    write_journal("warning", "console", sys.stderr)
+    write_journal("warning", "command", sys.stderr)
     if config_file is not None:
         if target is not None or receipts:
             raise click.UsageError("--config excludes TARGET and --receipts: database and topics are in the file")
         config = _config(config_file)
         if (config.log, config.store) != ("kafka", "postgresql"):
             raise click.UsageError("--config is for a service with Kafka and PostgreSQL; with files, name TARGET")
-        lost, where = asyncio.run(restore_cluster(source, config, SystemRuntime(), marks_lost=mark_lost)), "database"
+        made, where = asyncio.run(restore_cluster(source, config, SystemRuntime(), marks_lost=mark_lost)), "database"
     else:
         if target is None or not receipts:
             raise click.UsageError("TARGET and --receipts are required, or --config")
-        lost = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
+        made = asyncio.run(restored(source, target, receipts, SystemRuntime(), marks_lost=mark_lost))
         where = str(target)
-    _say_lost(lost)
-    which = "every other published outcome is" if lost.windows or lost.unknown else "all published outcomes are"
-    click.echo(f"{where}: digests compared and opened; {which} in the store")
-    for name, why in lost.gaps.items():
+    _say_restored(where, made)
+    for name, why in made.lost.gaps.items():
         click.echo(
             f"plan {name}: it cannot go on with this back-up; only its outcomes and charges are restored: {why}",
             err=True,
         )
-    if lost.gaps:
+    if made.lost.gaps:
         sys.exit(1)
 
 
@@ -232,6 +240,7 @@ def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: 
     """
     import asyncio
 
+    from aggregator.release.receipts import plural
     from aggregator.repair import begin_receipts_copy as begun
     from aggregator.repair import rebuild_receipts as rebuilt
     from aggregator.runtime import SystemRuntime
@@ -239,10 +248,10 @@ def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: 
     config = _config(config_file, **settings)
     if reverse:
         lines = asyncio.run(rebuilt(config, SystemRuntime()))
-        click.echo(f"receipts: {_lines(lines)} copied from {config.receipts_copy}; start the service")
+        click.echo(f"receipts: {plural(lines, 'line')} copied from {config.receipts_copy}; start the service")
         return
     lines = asyncio.run(begun(config, SystemRuntime()))
-    click.echo(f"{config.receipts_copy}: {_lines(lines)} copied; start the service with this receipts_copy")
+    click.echo(f"{config.receipts_copy}: {plural(lines, 'line')} copied; start the service with this receipts_copy")
 
 
 @click.command(
@@ -269,8 +278,19 @@ def end_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
         click.echo(f"{place}: no longer the copy of this store's receipts; start the service without it")
 
 
-def _lines(count: int) -> str:
-    return f"{count} line" if count == 1 else f"{count} lines"
+def _say_restored(where: str, made: "Restored") -> None:
+    """What a restore has proved, and what it has not."""
+    from aggregator.release.receipts import plural
+
+    _say_lost(made.lost)
+    which = "every other outcome" if made.lost.windows or made.lost.unknown else "every outcome"
+    receipts = plural(made.receipts, "receipt")
+    click.echo(f"{where}: restored; {which} that is proved by {made.places} ({receipts}) is in the store")
+    if made.other_copy:
+        click.echo(
+            f"{where}: the copy of its receipts, {made.other_copy}, was not compared; `hushsum admin verify` with "
+            "--receipts-copy compares it"
+        )
 
 
 def _say_lost(lost: "LostOutcomes") -> None:

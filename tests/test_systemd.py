@@ -171,7 +171,7 @@ def test_the_commands_of_the_page_restore_the_newest_back_up(tmp_path: Path) -> 
     )
     done = subprocess.run(["sh", "-euc", here], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all published outcomes are in the store" in done.stdout
+    assert "restored; every outcome that is proved by" in done.stdout
     assert "ledger: ok" in done.stdout
     assert (data / "store.db").exists()
     assert data.stat().st_mode & 0o777 == 0o700

@@ -208,9 +208,9 @@ class ReceiptLines:
         """
         if not bound.id:
             return
-        found, known = self.mark, f"{bound.lines} lines of receipts {_shown(bound.id)} of this store"
+        found, known = self.mark, f"{plural(bound.lines, 'line')} of receipts {_shown(bound.id)} of this store"
         if not found.id:
-            came = f"{found.lines} lines without an id"
+            came = f"{plural(found.lines, 'line')} without an id"
             raise ForeignReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
         if found.id != bound.id:
             raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {_RESTORE}")
@@ -219,6 +219,11 @@ class ReceiptLines:
         if self._digests[bound.lines] != bound.digest:
             came = "other lines with the same id, from another copy"
             raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
+
+
+def plural(count: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def missing(where: str) -> ForeignReceiptsError:
@@ -579,6 +584,6 @@ async def _check_unbound(store: Store, receipts: Receipts) -> None:
 
 def _unproved(published: int, window: int) -> str:
     return (
-        f"{published} outcomes are published, but window {window} has no receipt: the receipts are not those of this "
-        "store; restore them"
+        f"{plural(published, 'published outcome')}, but window {window} has no receipt: the receipts are not those of "
+        "this store; restore them"
     )

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.model import ReceiptsMark, StoredOutcome
-from aggregator.release.receipts import KeptLine, Receipt, ReceiptLines
+from aggregator.release.receipts import KeptLine, Receipt, ReceiptLines, plural
 from hushsum.privacy.events import Spend
 
 _BEGIN: Final = "`hushsum admin begin-receipts-copy`"
@@ -75,8 +75,8 @@ class CopiedReceipts:
         needed = first.kept_through(bound.lines)
         if len(copy.kept) < needed:
             raise ReceiptsError(
-                f"{copy.where}: it has {len(copy.kept)} of the {needed} lines of {first.where} that this store knows: "
-                f"{_OLDER}"
+                f"{copy.where}: it has {len(copy.kept)} of the {plural(needed, 'line')} of {first.where} that this "
+                f"store knows: {_OLDER}"
             )
         lacking = Counter(held.plan_id for _, held in first.kept[len(copy.kept) :] if isinstance(held, Receipt))
         if max(lacking.values(), default=0) > 1:
@@ -139,10 +139,10 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
         )
     if lines > len(first.kept):
         raise ReceiptsError(
-            f"{first.where}: it has {len(first.kept)} lines, and {copy.where} has {lines}: the former is "
-            "older; nothing is released until it has the lines of the latter (`hushsum admin begin-receipts-copy "
-            "--reverse` completes receipts from their copy), the newest store is restored, and the service is started "
-            "again"
+            f"{first.where}: it has {plural(len(first.kept), 'line')}, and {copy.where} has {lines}: the former is "
+            f"older; nothing is released. (1) Stop the service. (2) Complete the older one from the other: {_BEGIN} "
+            "with --reverse completes the receipts, without it their copy. (3) If the store is older, too, restore a "
+            "newer one; where there is none, use `hushsum admin mark-lost`. (4) Start the service"
         )
 
 
@@ -169,8 +169,8 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
 
 def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
     return ForeignReceiptsError(
-        f"{copy.where}: missing, although {first.where} has {len(first.kept)} lines; nothing is released until it is "
-        f"restored and the service is started again. If there never was one, or it is lost for good, {_BEGIN} makes it "
-        "from the receipts that are left; where the store is older than these, use `hushsum admin mark-lost` without "
-        "receipts_copy first"
+        f"{copy.where}: missing, although {first.where} has {plural(len(first.kept), 'line')}; nothing is released "
+        f"until it is restored and the service is started again. If there never was one, or it is lost for good, "
+        f"{_BEGIN} makes it from the receipts that are left; where the store is older than these, use `hushsum admin "
+        "mark-lost` without receipts_copy first"
     )

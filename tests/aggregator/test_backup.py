@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator import backup
-from aggregator.backup import MANIFEST, BackupError, back_up, restore
+from aggregator.backup import MANIFEST, BackupError, Restored, back_up, restore
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError, StoreError
 from aggregator.model import StoredOutcome
@@ -25,6 +25,7 @@ from tests.aggregator.deltas import cumulative_plan, tally_plan
 from tests.aggregator.disk_site import disk_site
 from tests.doubles import ManualRuntime
 from tests.plans import tables
+from tests.services import config_of, service_of
 
 PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=4)
 RECEIPTS = "receipts.jsonl"
@@ -70,7 +71,8 @@ async def test_a_back_up_of_a_service_that_runs_is_whole_private_and_described(t
 
 async def test_what_is_restored_goes_on_where_it_was(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    assert await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime()) == LostOutcomes({}, {})
+    made = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert made == Restored(LostOutcomes({}, {}), receipts=2, places=str(data / RECEIPTS))
     assert modes(tmp_path / "new") == {0o600}
     async with disk_site(tmp_path / "new", PLAN, ManualRuntime(), open_windows=3) as site:
         assert site.releaser.stopped == ""
@@ -94,9 +96,9 @@ async def test_a_back_up_that_is_older_than_the_receipts_is_refused_and_nothing_
 
 async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_path: Path) -> None:
     data, runtime = await history(tmp_path), ManualRuntime()
-    lost = await restore(tmp_path / "1", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
+    made = await restore(tmp_path / "1", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
     async with disk_site(tmp_path / "new", PLAN, runtime, open_windows=4) as site:
-        assert lost == LostOutcomes({"test": [site.window + 1]}, {})
+        assert made.lost == LostOutcomes({"test": [site.window + 1]}, {})
         assert site.releaser.stopped == ""
         assert len((await site.store.account("")).spends) == 2
         await site.releaser.seal(early=True)
@@ -108,7 +110,7 @@ async def test_with_lost_outcomes_marked_it_goes_on_with_the_next_window(tmp_pat
 
 async def test_the_longest_of_all_receipts_is_taken_and_they_must_not_contradict_each_other(tmp_path: Path) -> None:
     data = await history(tmp_path)
-    old = tmp_path / "1" / RECEIPTS
+    old = Path(shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "old"))
     for given in ([old, data / RECEIPTS], [data / RECEIPTS, old]):
         with pytest.raises(BackupError, match="published after it was taken"):
             await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
@@ -129,13 +131,82 @@ async def test_receipts_that_are_older_than_the_back_up_are_no_proof_of_what_cam
 ) -> None:
     """With them the outcomes after the back-up would be drawn a second time."""
     await history(tmp_path)
-    old = tmp_path / "1" / RECEIPTS
-    if is_empty:
-        old = tmp_path / "lost"
-        old.touch()
-    with pytest.raises(BackupError, match=r"they have \d lines, and the back-up's own have 3: they are older than"):
+    old = tmp_path / "old"
+    old.write_bytes(b"" if is_empty else (tmp_path / "1" / RECEIPTS).read_bytes())
+    with pytest.raises(BackupError, match=r"old: \d lines?, and the back-up's own receipts have 3: they are older"):
         await restore(tmp_path / "2", tmp_path / "new", [old], SystemRuntime())
     assert not (tmp_path / "new").exists()
+
+
+def its_own(folder: Path) -> Path:
+    return folder / "1" / RECEIPTS
+
+
+def a_symbolic_link(folder: Path) -> Path:
+    (folder / "link").symlink_to(folder / "1" / RECEIPTS)
+    return folder / "link"
+
+
+def a_hard_link(folder: Path) -> Path:
+    (folder / "link").hardlink_to(folder / "1" / RECEIPTS)
+    return folder / "link"
+
+
+def a_linked_directory(folder: Path) -> Path:
+    (folder / "link").symlink_to(folder / "1")
+    return folder / "link" / RECEIPTS
+
+
+def a_copy_within_it(folder: Path) -> Path:
+    return Path(shutil.copy(folder / "1" / RECEIPTS, folder / "1" / "more"))
+
+
+def those_of_a_newer_back_up(folder: Path) -> Path:
+    return folder / "2" / RECEIPTS
+
+
+@pytest.mark.parametrize(
+    "given", [its_own, a_symbolic_link, a_hard_link, a_linked_directory, a_copy_within_it, those_of_a_newer_back_up]
+)
+async def test_receipts_of_a_back_up_are_no_receipts_that_survived(
+    tmp_path: Path, given: Callable[[Path], Path]
+) -> None:
+    """With them the outcomes after that back-up would be drawn a second time, and `verify` could not tell."""
+    data = await history(tmp_path)
+    path = given(tmp_path)
+    why = (
+        r"this file is part of a back-up, .*: those windows would be drawn again\. Give the receipts that the service "
+        r"wrote last .*\. If all are lost, nothing can tell: begin with a new store"
+    )
+    for receipts in ([path], [data / RECEIPTS, path]):
+        with pytest.raises(BackupError, match=why):
+            await restore(tmp_path / "1", tmp_path / "new", receipts, SystemRuntime())
+    assert not (tmp_path / "new").exists()
+
+
+async def test_equal_receipts_elsewhere_survived_where_nothing_was_released_since(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    assert (data / RECEIPTS).read_bytes() == (tmp_path / "2" / RECEIPTS).read_bytes()
+    made = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert made.receipts == 2
+
+
+async def test_a_copy_of_the_receipts_that_was_not_given_is_named_with_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    copy = "elsewhere/receipts.jsonl"
+    async with service_of(config_of(tmp_path, PLAN, receipts_copy=copy)) as service:
+        bound = await service.store.receipts_mark()
+        assert bound is not None
+        assert bound.copy == f"receipts {tmp_path / copy}"
+    await backed_up(tmp_path / "data", tmp_path / "back-up")
+    first = tmp_path / "data" / RECEIPTS
+    made = await restore(tmp_path / "back-up", tmp_path / "one", [first], SystemRuntime())
+    assert made.other_copy == str(tmp_path / copy)
+    made = await restore(tmp_path / "back-up", tmp_path / "both", [first, Path(copy)], SystemRuntime())
+    assert made.other_copy == ""
 
 
 def is_changed(folder: Path) -> None:
@@ -243,9 +314,8 @@ async def test_a_cumulative_sequence_that_lost_steps_is_not_restored(tmp_path: P
         await site.releaser.seal(early=True)
         await site.releaser.release()
         await backed_up(data, tmp_path / "copy")
-        assert await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime()) == LostOutcomes(
-            {}, {}
-        )
+        made = await restore(tmp_path / "copy", tmp_path / "same", [data / RECEIPTS], SystemRuntime())
+        assert made.lost == LostOutcomes({}, {})
         await site.releaser.seal(early=True)
         await site.releaser.release()
     with pytest.raises(StoreError, match="lost steps cannot go on"):
@@ -265,8 +335,8 @@ async def test_plans_that_were_registered_after_the_back_up_are_named_with_what_
     with pytest.raises(BackupError, match=f"plan {later.hex_id[:12]}, {named}") as refused:
         await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
     assert "must be started once with its plan file; then `hushsum admin mark-lost` marks" in str(refused.value)
-    lost = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
-    assert lost == LostOutcomes({}, {later.hex_id: [window, window + 1]})
+    made = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime(), marks_lost=True)
+    assert made.lost == LostOutcomes({}, {later.hex_id: [window, window + 1]})
     # What the error says to do: the start registers the plan, releases nothing, and charges what receipts prove.
     async with disk_site(tmp_path / "new", later, ManualRuntime(), open_windows=0) as site:
         assert "`hushsum admin mark-lost`" in site.releaser.stopped

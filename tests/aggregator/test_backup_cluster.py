@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from aggregator.backup import MANIFEST, BackupError
+from aggregator.backup import MANIFEST, BackupError, Restored
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError
@@ -106,11 +106,13 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
     manifest["files"][receipts.name]["sha256"] = hashlib.sha256(receipts.read_bytes()).hexdigest()
     (ahead / MANIFEST).write_text(json.dumps(manifest))
     nowhere = elsewhere(config, postgres.fresh_database())
-    with pytest.raises(ReceiptsError, match=r"topic .*: it has 2 lines, and receipts .* has 3: the former is older"):
+    with pytest.raises(BackupError, match=r"topic .*: 2 lines, and the back-up's own receipts have 3: they are older"):
         await restore_cluster(ahead, nowhere, runtime)
 
     restored = elsewhere(config, nowhere.dsn)
-    assert await restore_cluster(tmp_path / "after", restored, runtime) == LostOutcomes({}, {})
+    made_again = await restore_cluster(tmp_path / "after", restored, runtime)
+    topic = f"topic {config.kafka_prefix}.receipts"
+    assert made_again == Restored(LostOutcomes({}, {}), receipts=1, places=topic)
     assert not [state for state in (await states(restored)).values() if state.startswith("failed")]
     async with service_of(restored, SetRuntime()) as service, RawClient(service.grpc) as client:
         outcome = await service.store.outcome(PLAN.id, "tumbling", WINDOW)
@@ -124,6 +126,17 @@ async def test_a_dump_is_restored_beside_the_topics_and_one_from_before_a_releas
     assert await mark_all_lost(older, runtime) == LostOutcomes({"test": [WINDOW]}, {})
     found = await states(older)
     assert (found["plan test: receipts"], found["ledger"]) == ("ok", "ok")
+
+
+async def test_a_cluster_that_no_releaser_has_started_in_has_no_receipts_yet_and_nothing_fails(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database(), role="worker")
+    async with service_of(config):
+        pass
+    found = await states(config)
+    assert (found["receipts"], found["ledger"]) == ("not checked", "not checked")
+    assert not [state for state in found.values() if state.startswith("failed")]
 
 
 async def test_a_second_topic_is_begun_by_an_operator_and_compared_at_a_start(
@@ -177,8 +190,9 @@ async def test_lost_outcomes_of_an_older_dump_are_marked_although_the_copy_of_th
     assert await end_receipts_copy(ended, runtime) == f"topic {alone.kafka_prefix}.copy at {kafka.bootstrap}"
 
     marked = elsewhere(alone, postgres.fresh_database())
-    lost = await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)
-    assert lost.windows == {"test": [WINDOW + 1]}
+    made = await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)
+    assert made.lost.windows == {"test": [WINDOW + 1]}
+    assert made.other_copy == f"topic {alone.kafka_prefix}.copy at {kafka.bootstrap}"
     assert "receipts_copy is not set" in (await states(marked))["receipts"]
     begun = with_copy(marked, kafka)
     assert await begin_receipts_copy(begun, runtime) == 3
@@ -236,7 +250,7 @@ async def test_a_dump_from_before_the_last_erasure_is_told_with_its_cure_and_kee
         await restore_cluster(tmp_path / "before", older, runtime)
     assert "failed: partition 0: entries 0 to" in (await states(older))["plan test: log"]
     marked = elsewhere(config, postgres.fresh_database())
-    lost = await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)
+    lost = (await restore_cluster(tmp_path / "before", marked, runtime, marks_lost=True)).lost
     assert lost.windows == {"test": [WINDOW]}
     assert "Restore a newer store, or the log; no entry is skipped" in lost.gaps["test"]
     found = await states(marked)

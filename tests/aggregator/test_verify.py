@@ -84,7 +84,7 @@ async def test_everything_that_agrees_is_said_in_plain_words(tmp_path: Path) -> 
     ]
     said = {what: text for what, _, text in found}
     assert said["store"] == "1 plan, 2 published outcomes"
-    assert re.fullmatch(r"2 receipts, 3 lines of id [0-9a-f]{8}, checksum [0-9a-f]{16}", said["receipts"])
+    assert re.fullmatch(r"readable: 2 receipts, 3 lines of id [0-9a-f]{8}, checksum [0-9a-f]{16}", said["receipts"])
     assert said["receipts"] == said["copy of the receipts"]
     assert said["ledger"] == "ε = 2 spent, the sum of 2 charges that receipts prove"
     assert said["plan test: releases"] == "2 outcomes with the digests of the receipts"
@@ -192,6 +192,13 @@ async def test_what_was_changed_is_found(tmp_path: Path, tampered: Callable[[Pat
     await collected(tmp_path)
     tampered(tmp_path)
     assert re.search(why, failures(await verified(tmp_path)), re.MULTILINE)
+
+
+async def test_no_lock_is_made_for_a_copy_that_is_missing(tmp_path: Path) -> None:
+    await collected(tmp_path)
+    (tmp_path / COPY).unlink()
+    assert "missing" in failures(await verified(tmp_path))
+    assert not [name for name in contents(tmp_path) if name.startswith(COPY)]
 
 
 async def test_receipts_of_a_plan_that_the_store_has_lost_are_found(tmp_path: Path) -> None:

@@ -130,6 +130,40 @@ def test_what_is_found_is_json_for_machines(hushsum: Hushsum, data: Path, tmp_pa
     assert (ended.status, json.loads(ended.out)["ok"]) == (1, False)
 
 
+def test_a_back_up_and_a_restore_say_what_was_compared(hushsum: Hushsum, data: Path, tmp_path: Path) -> None:
+    copied = ("--receipts-copy", str(data / "copy.jsonl"))
+    ended = hushsum("admin", "backup", "--data", str(data), str(tmp_path / "one"))
+    assert ended.out == (
+        f"plan test: 2 published outcomes\n{tmp_path}/one: store.db, log.db, receipts.jsonl; 3 lines of receipts\n"
+        "opened; store, log and receipts compared with each other: ok\n"
+    )
+    ended = hushsum("admin", "backup", "--data", str(data), *copied, str(tmp_path / "two"))
+    assert ended.out.endswith("\nthe copy of the receipts: not compared; `hushsum admin verify` does that\n")
+
+    new, receipts = tmp_path / "new", data / "receipts.jsonl"
+    ended = hushsum("admin", "restore", str(tmp_path / "one"), str(new), "--receipts", str(receipts))
+    said = f"{new}: restored; every outcome that is proved by {receipts} (2 receipts) is in the store\n"
+    other = f"{new}: the copy of its receipts, {data}/copy.jsonl, was not compared; `hushsum admin verify` with "
+    assert ended.out == f"{said}{other}--receipts-copy compares it\n"
+    both = ("--receipts", str(receipts), "--receipts", str(data / "copy.jsonl"))
+    ended = hushsum("admin", "restore", str(tmp_path / "one"), str(tmp_path / "newer"), *both)
+    assert ended.out == said.replace(str(new), str(tmp_path / "newer"))
+
+    own = str(tmp_path / "one" / "receipts.jsonl")
+    ended = hushsum("admin", "restore", str(tmp_path / "one"), str(tmp_path / "never"), "--receipts", own)
+    assert (ended.status, ended.err.startswith(f"hushsum: receipts {own}: this file is part of a")) == (1, True)
+
+
+def test_warnings_are_printed_as_those_of_other_commands(hushsum: Hushsum, data: Path) -> None:
+    ended = hushsum("admin", "verify", "--data", str(data), "--receipts-copy", str(data / "copy.jsonl"))
+    assert ended.err.startswith(f"hushsum: warning: durability is reduced: {data}/copy.jsonl is on the same volume")
+    with (data / "receipts.jsonl").open("ab") as file:
+        file.write(b'{"checksum":"')
+    ended = hushsum("admin", "verify", "--data", str(data), "--receipts-copy", str(data / "copy.jsonl"))
+    line = "incomplete receipt will be truncated at the start (line = 4, size_bytes = 13, copy = receipts.jsonl.torn)"
+    assert f"hushsum: warning: {line}\n" in ended.err
+
+
 def test_a_restore_without_receipts_is_refused_before_anything_is_looked_at(hushsum: Hushsum, tmp_path: Path) -> None:
     ended = hushsum("admin", "restore", str(tmp_path / "a"), str(tmp_path / "b"))
     assert (ended.status, "TARGET and --receipts are required, or --config" in ended.err) == (2, True)

@@ -136,15 +136,21 @@ async def test_whatever_is_set_back_or_lost_is_found_where_the_store_or_one_of_t
     assert accepted == {(released, released, released) for released in range(4)}
 
 
+WHAT_TO_DO = (
+    r"\(1\) Stop the service\. \(2\) .*`hushsum admin begin-receipts-copy` with --reverse .*"
+    r"\(3\) .*`hushsum admin mark-lost`\. \(4\) Start the service"
+)
+
+
 @pytest.mark.parametrize(
     ("state", "why"),
     [
         ((3, 3, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 4 lines; .*begin-receipts-copy"),
-        ((0, 0, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 1 lines"),
+        ((0, 0, None), r"copy\.jsonl: missing, although .*receipts\.jsonl has 1 line;"),
         ((3, None, 3), r"receipts\.jsonl: missing, although this store has receipts"),
         ((3, 3, 2), r"copy\.jsonl: it has 3 of the 4 lines of .*receipts\.jsonl that this store knows: an older copy"),
         ((1, 3, 1), r"copy\.jsonl: 2 receipts of .*receipts\.jsonl are missing at its end"),
-        ((1, 1, 3), r"receipts\.jsonl: it has 2 lines, and .*copy\.jsonl has 4: the former is older"),
+        ((1, 1, 3), rf"receipts\.jsonl: it has 2 lines, and .*copy\.jsonl has 4: the former is older; .*{WHAT_TO_DO}"),
         ((1, 3, 3), "there is a receipt for window .* but the store does not contain its outcome"),
         ((1, 2, 1), "there is a receipt for window .* but the store does not contain its outcome"),
     ],

@@ -106,8 +106,8 @@ async def test_a_store_that_is_older_than_its_receipts_stops_releasing_and_count
     ("happened", "why"),
     [
         (is_lost, r"receipts\.jsonl: missing, although this store has receipts; .* are restored"),
-        (is_emptied, r"receipts\.jsonl: 0 lines without an id, expected the 1 lines"),
-        (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, expected the 1 lines"),
+        (is_emptied, r"receipts\.jsonl: 0 lines without an id, expected the 1 line"),
+        (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, expected the 1 line"),
     ],
 )
 async def test_an_older_store_whose_receipts_are_gone_draws_no_window_again(
@@ -209,7 +209,7 @@ async def test_receipts_of_another_store_stop_releasing_and_count_for_nothing(tm
         if window is not None:
             outcome = StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes(32))
             await others.write(outcome, spend_of(PLAN, kind=TUMBLING, window=window))
-        why = r"receipts\.jsonl: receipts [0-9a-f]{8}, expected the 1 lines of receipts"
+        why = r"receipts\.jsonl: receipts [0-9a-f]{8}, expected the 1 line of receipts"
         await check_stopped(tmp_path, runtime, why)
     async with disk_site(tmp_path, PLAN, runtime) as site:
         assert (await site.store.account("")).spends == ()
@@ -351,7 +351,7 @@ async def test_a_check_tells_receipts_that_are_others_from_those_that_are_damage
     mark = await receipts.begin()
     await receipts.check(mark)
     await receipts.check(ReceiptsMark(b"", 0, b""))
-    with pytest.raises(ForeignReceiptsError, match="expected the 1 lines of receipts 78787878"):
+    with pytest.raises(ForeignReceiptsError, match="expected the 1 line of receipts 78787878"):
         await receipts.check(ReceiptsMark(b"x" * 16, 1, mark.digest))
     for lines, digest in ((2, mark.digest), (1, bytes(32))):
         with pytest.raises(ReceiptsError) as caught:
