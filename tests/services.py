@@ -161,7 +161,7 @@ class RawClient:
                 yield convert.submission_to_wire(plan_id, delta)
 
         call = self.collection.Submit(requests(), metadata=self.metadata)
-        return [convert.answer_from_wire(reply) async for reply in call]
+        return [answer async for reply in call for answer in convert.answers_from_wire(reply)]
 
     async def seal(self) -> int:
         return (await self.administration.SealWindow(pb.SealWindowRequest(oldest=True, early=True))).window

@@ -145,8 +145,8 @@ class Session:
         self._reader = runtime.spawn(self._read(requests), "session")
         self._reader.add_done_callback(self._read_all)
 
-    async def next_answer(self) -> Answer | None:
-        """The next answer to be written; None: the client has sent all, and everything is answered.
+    async def next_answers(self) -> list[Answer]:
+        """The next answers to be written, as many as one message takes; none: all deltas were read, and are answered.
 
         Raises:
             RefusedError: The service stops; what was read is answered first.
@@ -157,14 +157,15 @@ class Session:
                 if self._stopped:
                     raise RefusedError(shutting_down())
                 await self._reader  # raises what ended it early
-                return None
+                return []
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        return self._ready.pop(0)
+        answers, self._ready = self._ready[: convert.ANSWERS_MAX], self._ready[convert.ANSWERS_MAX :]
+        return answers
 
-    def written(self) -> None:
-        """The answer of the last :meth:`next_answer` is with the client."""
-        self._unanswered -= 1
+    def written(self, count: int) -> None:
+        """The answers of the last :meth:`next_answers`, so many, are with the client."""
+        self._unanswered -= count
         _wake(self._room)
 
     def stop(self) -> None:
@@ -482,10 +483,12 @@ class Collection:
         self._metrics.session_opened()
         session.start(requests, self._runtime)
         try:
-            while (answer := await session.next_answer()) is not None:
-                yield convert.answer_to_wire(answer)
-                del answer
-                session.written()
+            while answers := await session.next_answers():
+                count, reply = len(answers), convert.answers_to_wire(answers)
+                del answers  # else an idle session would keep its last ones
+                yield reply
+                del reply
+                session.written(count)
         finally:
             session.close()
             self._sessions.discard(session)

@@ -110,12 +110,13 @@ async def stream(
         room, took = asyncio.Semaphore(IN_FLIGHT), list[float]()
 
         async def read() -> None:
-            for _ in requests:
+            while len(took) < len(requests):
                 reply = await call.read()
                 assert isinstance(reply, pb.SubmitReply), reply
-                assert not reply.HasField("refusal"), reply
-                took.append(time.perf_counter() - sent.popleft())
-                room.release()
+                for answer in (reply, *reply.more):
+                    assert not answer.HasField("refusal"), answer
+                    took.append(time.perf_counter() - sent.popleft())
+                    room.release()
 
         reading = asyncio.create_task(read())
         for request in requests:

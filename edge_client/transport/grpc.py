@@ -19,7 +19,13 @@ from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum.signing import DIRECTORY_BYTES_MAX
 from hushsum_proto import convert_outcomes
 from hushsum_proto.answers import IDENTITY_REASONS, Answer, AnyReason, Refusal, ServiceReason
-from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
+from hushsum_proto.convert import (
+    answer_from_wire,
+    answers_from_wire,
+    hello_to_wire,
+    submission_to_wire,
+    welcome_from_wire,
+)
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.convert_rounds import (
     directory_chunk_from_wire,
@@ -312,7 +318,8 @@ class GrpcConnection(_Call):
         with self._transport.raising_losses(stream=True):
             stream = self._submissions()
             while isinstance(message := await stream.read(), pb.SubmitReply):
-                yield self._transport.admitted(answer_from_wire(message))
+                for answer in answers_from_wire(message):
+                    yield self._transport.admitted(answer)
 
 
 def large_s(size: int) -> float:

@@ -110,12 +110,12 @@ class Sender:
 
     async def _read(self, call: Call) -> None:
         while isinstance(reply := await call.read(), pb.SubmitReply):
-            answer = convert.answer_from_wire(reply)
-            if answer.refusal is not None and answer.refusal.retry:
-                await asyncio.sleep(min(answer.refusal.retry_after_ms / 1000, _PATIENCE_S))
-                return  # the next session sends all unanswered deltas again
-            self._answered_s = time.monotonic()
-            self._settle(answer)
+            for answer in convert.answers_from_wire(reply):
+                if answer.refusal is not None and answer.refusal.retry:
+                    await asyncio.sleep(min(answer.refusal.retry_after_ms / 1000, _PATIENCE_S))
+                    return  # the next session sends all unanswered deltas again
+                self._answered_s = time.monotonic()
+                self._settle(answer)
 
     def _settle(self, answer: Answer) -> None:
         assert answer.id is not None, "every delta was well-formed"

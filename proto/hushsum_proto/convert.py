@@ -4,6 +4,7 @@
 this version writes. Entries of the log go all the way to bytes and back.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -19,6 +20,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 
 ID_BYTES: Final = 32  # of a plan, of a round
 SEQUENCE_END: Final = 1 << 63
+ANSWERS_MAX: Final = 64  # of one message
 
 
 def reason_to_wire(reason: AnyReason) -> pb.Reason.ValueType:
@@ -193,6 +195,25 @@ def answer_from_wire(message: pb.SubmitReply) -> Answer:
             raise MalformedMessageError(f"answer: expected a delta's id with {status.value}, got none")
         return Answer(delta_id, status)
     return Answer(delta_id, status, refusal_from_wire(message.refusal))
+
+
+def answers_to_wire(answers: Sequence[Answer]) -> pb.SubmitReply:
+    """Answers to 1 to :data:`ANSWERS_MAX` deltas of one stream, in their order."""
+    reply = answer_to_wire(answers[0])
+    reply.more.extend(map(answer_to_wire, answers[1:]))
+    return reply
+
+
+def answers_from_wire(message: pb.SubmitReply) -> list[Answer]:
+    """Answers to deltas of one stream, in their order.
+
+    Raises:
+        MalformedMessageError: More than :data:`ANSWERS_MAX`, or as :func:`answer_from_wire`.
+    """
+    count = 1 + len(message.more)
+    if count > ANSWERS_MAX:
+        raise MalformedMessageError(f"got {count} answers in one message, expected at most {ANSWERS_MAX}")
+    return [answer_from_wire(each) for each in (message, *message.more)]
 
 
 def hello_to_wire(hello: Hello) -> pb.HelloRequest:

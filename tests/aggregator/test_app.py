@@ -101,6 +101,30 @@ async def test_a_session_with_too_much_unanswered_is_refused_as_overload_and_goe
         assert await ends_of(service) == [4]
 
 
+async def test_answers_that_are_ready_together_are_one_message_of_64_at_most(tmp_path: Path) -> None:
+    held: list[HeldLog] = []
+    config = config_of(tmp_path, PLAN, in_flight_max=100)
+    async with service_of(config, wrap_log=holding(held)) as service, RawClient(service.grpc) as client:
+        contributor = Contributor(PLAN, 3)
+        sent = [contributor.delta() for _ in range(81)]
+        call = client.collection.Submit(None, metadata=client.metadata)
+        held[0].hold()
+        await call.write(convert.submission_to_wire(PLAN.id, sent[0][1]))
+        await held[0].arrived()  # the first alone, the others together
+        for _, data in sent[1:]:
+            await call.write(convert.submission_to_wire(PLAN.id, data))
+        while service.gateway.waiting < 81:
+            await client.hello()
+        held[0].free()
+        messages = [convert.answers_from_wire(await answer_of(call)) for _ in range(3)]
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+
+    assert [len(answers) for answers in messages] == [1, 64, 16]
+    assert [answer.id for answers in messages for answer in answers] == [id for id, _ in sent]
+    assert {answer.status for answers in messages for answer in answers} == {Status.ACKNOWLEDGED}
+
+
 @pytest.mark.parametrize("limit", [{"pending_entries_max": 2}, {"pending_bytes_max": 200}])
 async def test_a_service_with_too_much_unanswered_refuses_every_session(tmp_path: Path, limit: dict[str, int]) -> None:
     held: list[HeldLog] = []
@@ -186,7 +210,9 @@ async def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(tmp_path: P
         with pytest.raises(grpc.aio.AioRpcError) as hello:
             await client.hello()
         asyncio.get_running_loop().call_soon(held[0].free)
-    answers = [convert.answer_from_wire(await answer_of(call)) for _ in range(5)]
+    answers: list[Answer] = []
+    while len(answers) < 5:
+        answers += convert.answers_from_wire(await answer_of(call))
     end = await call.code()
     await client.channel.close(None)
 

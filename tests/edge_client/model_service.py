@@ -77,6 +77,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.in_flight_max = 64
         self.greeted = asyncio.Event()
         self.unary_calls = 0
+        self.together = 1  # answers of a stream in one message
         self.busy_calls = 0  # calls that are refused for the moment before one is not
         self.retry_after = "1"  # what those are told
         self.port = 0
@@ -131,8 +132,14 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.streams_opened += 1
         if not self.streams:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no streams here")
+        ready: list[pb.SubmitReply] = []
         async for request in request_iterator:
-            yield await self._answer(request, context)
+            ready.append(await self._answer(request, context))
+            if len(ready) == self.together:
+                reply, *more = ready
+                reply.more.extend(more)
+                ready = []
+                yield reply
 
     @override
     async def SubmitOne(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:

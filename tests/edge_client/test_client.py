@@ -137,6 +137,17 @@ async def test_a_batch_beyond_the_plans_limit_becomes_several_deltas(
     assert holds(service.fold, batch)
 
 
+async def test_all_answers_of_one_message_are_taken(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    service.together = 3
+    async with client_of(service, path, runtime) as client:
+        await client.add(values(rng, 2 * service.plan.delta_records_max + 1))
+        await client.flush()
+        assert client.status().queued == 0
+    assert client.status().acknowledged == 3
+
+
 async def test_a_caller_may_use_its_array_again_before_add_returns(
     service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
 ) -> None:

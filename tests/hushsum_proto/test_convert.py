@@ -166,6 +166,23 @@ def test_a_refusal_comes_back_from_the_wire(
     assert convert.answer_from_wire(convert.answer_to_wire(answer)) == answer
 
 
+@pytest.mark.parametrize("count", (1, 2, convert.ANSWERS_MAX))
+def test_answers_come_back_from_one_message_in_their_order(count: int) -> None:
+    refusal = Refusal.of(ServiceReason.OVERLOADED, "full", 5)
+    answers = [
+        Answer(DeltaId(1, n), Status.REFUSED, refusal) if n % 2 else Answer(DeltaId(1, n), Status.ACKNOWLEDGED)
+        for n in range(count)
+    ]
+
+    assert convert.answers_from_wire(convert.answers_to_wire(answers)) == answers
+
+
+def test_too_many_answers_in_one_message_are_malformed() -> None:
+    message = convert.answers_to_wire([Answer(DeltaId(1, n), Status.LATE) for n in range(convert.ANSWERS_MAX + 1)])
+    with pytest.raises(MalformedMessageError, match="got 65 answers in one message, expected at most 64"):
+        convert.answers_from_wire(message)
+
+
 @pytest.mark.parametrize(
     "message",
     (

@@ -134,10 +134,10 @@ class Fleet:
     def _answered(self, unanswered: dict[DeltaId, bytes], reply: object) -> None:
         if not isinstance(reply, pb.SubmitReply):
             raise asyncio.InvalidStateError("the stream has ended")
-        answer = convert.answer_from_wire(reply)
-        assert answer.id is not None
-        unanswered.pop(answer.id, None)
-        self.answers.append(answer)
+        for answer in convert.answers_from_wire(reply):
+            assert answer.id is not None
+            unanswered.pop(answer.id, None)
+            self.answers.append(answer)
         for count, event in self._waiting:
             if len(self.answers) >= count:
                 event.set()

@@ -472,6 +472,7 @@ class SubmitReply(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     status: Global___Status.ValueType
     @_builtins.property
     def id(self) -> Global___DeltaId:
@@ -479,16 +480,21 @@ class SubmitReply(_message.Message):
 
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitReply]:
+        """in Submit: answers to 63 further deltas at most, which have no more themselves"""
+
     def __init__(
         self,
         *,
         id: Global___DeltaId | None = ...,
         status: Global___Status.ValueType = ...,
         refusal: Global___Refusal | None = ...,
+        more: _abc.Iterable[Global___SubmitReply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "refusal", b"refusal", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "more", b"more", "refusal", b"refusal", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
