@@ -14,7 +14,7 @@ from aggregator.interfaces import Receipts
 from aggregator.logs import journal
 from aggregator.release.lost import LostOutcomes, mark_every_lost, operators_lease
 from aggregator.release.receipts import check_published, reconcile
-from aggregator.release.receipts_copy import begin_copy
+from aggregator.release.receipts_copy import begin_copy, check_prefix
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.verify import looking
@@ -53,8 +53,9 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
     """Makes lost receipts, or completes older ones, from the copy that ``receipts_copy`` names.
 
     The copy is compared with the store first: it must have the store's id and lines, and a receipt for every published
-    outcome. For a store that has neither an id nor a published outcome, as one from before its first outcome, nothing
-    tells whose copy it is; that is logged.
+    outcome. The store records the copy before the first line is made from it: if this is cut off, a start without the
+    copy releases nothing. For a store that has neither an id nor a published outcome, as one from before its first
+    outcome, nothing tells whose copy it is; that is logged.
 
     Returns:
         The number of lines that were copied.
@@ -82,10 +83,14 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
                 "make sure that it is",
                 copy=lines.where,
             )
+        check_prefix(await sinks.first.catch_up(), lines)
+        is_bound = bound is not None and bool(bound.id)
+        if bound is not None and is_bound:  # before the first line: receipts that are cut short prove too little
+            await store.set_receipts(replace(bound, copy=lines.where), fences=fences)
         copied = await begin_copy(sinks.copy, sinks.first)
-        mark, place = (await sinks.first.catch_up()).mark, (await sinks.copy.catch_up()).where
-        if bound is not None and bound.id:
-            await store.set_receipts(replace(mark, copy=place), fences=fences)
+        if is_bound:
+            mark = (await sinks.first.catch_up()).mark
+            await store.set_receipts(replace(mark, copy=lines.where), fences=fences)
         return copied
 
 

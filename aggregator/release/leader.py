@@ -159,7 +159,9 @@ class Leadership:
         lease = await self._store.lease(self._plan.id)
         detail = "no process holds the releaser lease: retry later"
         if lease is not None and lease.left_s > 0 and lease.owner != self._owner:
-            detail = f"process {lease.owner} is the releaser: send the request to {lease.address}"
+            detail = f"process {lease.owner} holds the releaser lease: retry when it has ended"
+            if lease.address:
+                detail = f"process {lease.owner} is the releaser: send the request to {lease.address}"
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
 
     # ------------------------------------------------------------------------------------------------------ the lease

@@ -23,7 +23,8 @@ from hushsum.privacy.events import Spend
 _BEGIN: Final = "`hushsum admin begin-receipts-copy`"
 _OLDER: Final = (
     "an older copy; nothing is released until the newest one is restored and the service is started again. If there is "
-    f"none, {_BEGIN} completes it"
+    f"none, {_BEGIN} completes it; where the store is older than the receipts, use `hushsum admin mark-lost` without "
+    "receipts_copy first"
 )
 
 

@@ -21,7 +21,7 @@ from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
 _PART_BYTES: Final = 1 << 18
-_PARTS_AT_ONCE: Final = 32  # 8 MiB: PostgreSQL has a time limit for each command, however large a state is
+_PARTS_AT_ONCE: Final = 32  # 8 MiB: PostgreSQL has a time limit for each command
 
 
 async def reserve_outcome(
@@ -418,8 +418,10 @@ async def set_receipts(tx: Transaction, found: ReceiptsMark, *, fences: Mapping[
 
     Raises:
         FencedError: Another process has taken a lease.
-        StoreError: They are not those that the store is bound to.
+        StoreError: They are not those that the store is bound to, or a plan was registered meanwhile.
     """
+    if {bytes(row[0]) for row in await tx.fetch("SELECT id FROM plans")} != fences.keys():
+        raise StoreError("store: a plan was registered meanwhile: use the command again")
     for plan_id, fence in fences.items():
         await check_lease(tx, await plan_number(tx, plan_id), fence)
     row = await tx.fetch_row("SELECT id FROM receipts WHERE number = 1", lock=True)

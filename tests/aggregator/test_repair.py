@@ -16,7 +16,7 @@ from aggregator.backup import back_up, restore
 from aggregator.backup_cluster import back_up_cluster, restore_cluster
 from aggregator.config import Config
 from aggregator.errors import ConfigError, FencedError, ForeignReceiptsError, ReceiptsError, StoreError
-from aggregator.release.receipts import ReceiptsFile, reconcile
+from aggregator.release.receipts import KeptLine, ReceiptsFile, reconcile
 from aggregator.release.receipts_copy import CopiedReceipts, begin_copy
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, mark_all_lost, rebuild_receipts
 from aggregator.runtime import SystemRuntime
@@ -203,6 +203,31 @@ async def test_receipts_that_are_lost_or_older_are_made_from_the_copy(tmp_path: 
         await site.releaser.seal(early=True)
         await site.releaser.release()
     assert (tmp_path / RECEIPTS).read_bytes() == (tmp_path / COPY).read_bytes()
+
+
+async def test_where_their_making_is_cut_off_the_store_knows_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start without it would draw again what the receipts that are left do not prove."""
+    await history(tmp_path, ManualRuntime())
+    put(tmp_path, 1, None, 3)
+    changed(tmp_path, "DELETE FROM receipts_copy")  # as in a store from before the copy was begun
+    append, appended = ReceiptsFile.append, 0
+
+    async def killed(sink: ReceiptsFile, kept: KeptLine) -> None:
+        nonlocal appended
+        appended += 1
+        if appended == 3:
+            raise KeyboardInterrupt
+        await append(sink, kept)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReceiptsFile, "append", killed)
+        with pytest.raises(KeyboardInterrupt):
+            await rebuild_receipts(config(tmp_path), SystemRuntime())
+    assert await place(tmp_path) == f"receipts {tmp_path / COPY}"
+    assert UNNAMED.format(tmp_path / COPY) in failures(await verified(tmp_path, receipts_copy=None, publish=None))
+    assert await rebuild_receipts(config(tmp_path), SystemRuntime()) == 2
 
 
 async def test_they_are_not_made_from_a_copy_that_is_older_than_the_store_or_of_another_one(tmp_path: Path) -> None:

@@ -624,6 +624,8 @@ async def test_an_operator_sets_the_receipts_only_while_nobody_else_has_taken_th
     with pytest.raises(FencedError):
         await sql_store.set_receipts(copied, fences={PLAN.id: FENCE - 1})
     assert await sql_store.receipts_mark() == MARK
+    with pytest.raises(StoreError, match="a plan was registered meanwhile"):
+        await sql_store.set_receipts(copied, fences={})
     await sql_store.set_receipts(copied, fences={PLAN.id: FENCE})
     assert await sql_store.receipts_mark() == copied
 
