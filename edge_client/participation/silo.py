@@ -5,8 +5,8 @@ does depend on them; so all of it is done ahead, and the submission is stored, c
 moment that was fixed before: once the client was connected, so that no time of the network adds to it. Where it takes
 longer than the time ahead, it is late by the rest.
 
-It is stored only while the client is connected, and the window is not over by the service's clock: else this device's
-budget would be spent for a window that the service may take no more.
+It is stored only while the client is connected, and the service takes the window by its clock: else this device's
+budget would be spent for a window that the service takes no more, or not yet.
 
 There is one submission for a window, ever: the transaction that stores its bytes spends the window. The session then
 treats it as any delta: it sends the same bytes until they have an answer.
@@ -99,12 +99,22 @@ class SiloMode(WindowMode):
         schedule = self.plan.window
         return max(self.driver.oldest_window, schedule.index_at(self.driver.service_ms - schedule.lateness_ms))
 
+    def _begins_in_ms(self, window: int) -> int:
+        """How long the service takes no window yet; not above 0 unless this device's clock is fast."""
+        schedule, now_ms = self.plan.window, self.driver.service_ms
+        if window <= max(self.driver.newest_window, schedule.index_at(now_ms)):
+            return 0
+        return schedule.start_ms(window) - now_ms
+
     async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  a silo connects in any case
         await super().begin(connect=True)  # no window is spent before this client is connected
 
     async def _submit(self, window: int) -> None:
         # A submission for a window that the service does not take would spend this device's budget for nothing.
         async with self.driver.connected():
+            if (wait_ms := self._begins_in_ms(window)) > 0:
+                self._schedule.failed(window, self.runtime.now_ms(), wait_ms)
+                return
             if window >= self._oldest_taken:
                 await self._submit_connected(window)
                 return

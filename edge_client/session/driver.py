@@ -147,6 +147,7 @@ class SessionDriver:
             UTC; None: what is late counts nowhere.
         earlier: Answers to deltas that were in the spool already, by name.
         oldest_window: The oldest window that the service took deltas for when it last welcomed this client.
+        newest_window: The newest one then.
         tasks: Of the same client: they end when the session does, and what fails in them ends the session.
         waiters: Flushes of the same client: what ends the session, or that it is closed, is raised for them.
     """
@@ -170,7 +171,7 @@ class SessionDriver:
         self.tasks = Tasks(runtime, self._fail)
         self.waiters = Waiters(self.tasks, runtime)
         self.earlier: Counter[str] = Counter()
-        self.oldest_window = 0
+        self.oldest_window = self.newest_window = 0
         self._connected = asyncio.Event()  # a connection came about since it was cleared
         self._needs = 0  # how many need one with nothing to send
         self._new_from = session.send_window.end
@@ -406,7 +407,7 @@ class SessionDriver:
         loss = _ENDED
         try:
             welcome = await connection.wire.greet(self._session.plan_id)
-            self.oldest_window = welcome.oldest_window
+            self.oldest_window, self.newest_window = welcome.oldest_window, welcome.newest_window
             self._tell(Connected(self._runtime.monotonic(), connection.number, welcome, self._runtime.now_ms()))
             if self.is_connected:  # else the session does not want it any more
                 self._connected.set()

@@ -430,7 +430,7 @@ class Session:
     def _react(self, event: Event) -> list[Effect]:
         match event:
             case Needed():
-                self._is_needed = event.is_needed
+                return self._need(is_needed=event.is_needed)
             case Spooled():
                 self.send_window.append(event.sequences)
                 self._batches.update((stream, number) for number, stream in event.streams)
@@ -522,6 +522,15 @@ class Session:
             return None
         return limited_s(schedule.start_ms(event.window) - service_ms)
 
+    def _need(self, *, is_needed: bool) -> list[Effect]:
+        """Where calls are unary, no stream tells whether the service is still there: it is greeted anew."""
+        is_unheard = is_needed and self._unary and self.state is State.OPEN and not self._has_use
+        self._is_needed = is_needed
+        if not is_unheard:
+            return []
+        self.state, self._idle_since = State.IDLE, None
+        return [Close(self._connection, is_idle=True)]
+
     def _deferred(self, event: Deferred) -> None:
         if self.send_window.is_in_flight(event.sequence):
             self.send_window.defer(event.sequence, event.now + event.wait_s)
@@ -547,7 +556,8 @@ class Session:
 
     def _choose_calls(self, loss: Disconnect) -> None:
         """Falls back to unary calls if streams break repeatedly without an answer: a network may let none through."""
-        if self.state is State.OPEN and not self._has_answer and self.send_window.in_flight:
+        expects_some = self.send_window.in_flight or self._is_needed
+        if self.state is State.OPEN and not self._has_answer and expects_some:
             self._silent_streams = 0 if self._unary else self._silent_streams + 1
         self._unary = self._config.unary or loss.no_stream or self._silent_streams >= _SILENT_STREAMS_MAX
 

@@ -284,6 +284,38 @@ async def test_a_silo_spends_nothing_while_it_is_offline_and_catches_up(path: Pa
     await service.stop()
 
 
+async def test_a_silo_without_a_stream_greets_its_service_before_it_spends(path: Path, clock: RushingClock) -> None:
+    """No stream tells that the service is gone."""
+    service = await started(large_plan(), clock)
+    async with client_of(service, path, clock) as client:
+        driver = silo_mode_of(client).driver
+        await until(lambda: driver.is_connected, "it is connected")
+        await service.stop()
+        await client.add([1.0, 2.0])
+        flush = asyncio.ensure_future(client.flush(600))
+        await until(lambda: driver._session.failures > 5, "it tries to connect again and again")
+        assert client.status().submissions_spent == 0
+        await service.start(service.port)
+        await flush
+        assert client.status().submissions_counted == client.status().submissions_spent == 1
+    await service.stop()
+
+
+async def test_a_silo_with_a_fast_clock_spends_nothing_for_a_window_that_has_not_begun(
+    path: Path, clock: RushingClock
+) -> None:
+    service = await started(SILO, clock)
+    service.clock_ms = lambda: clock.now_ms() - 3 * HOUR
+    async with client_of(service, path, clock) as client:
+        mode = silo_mode_of(client)
+        await client.add([1.0, 2.0])
+        flush = asyncio.ensure_future(client.flush(600))
+        await until(lambda: (mode._schedule.next_ms() or 0) >= START + HOUR, "it waits for the window to begin")
+        assert client.status().submissions_spent == 0
+        flush.cancel()
+    await service.stop()
+
+
 async def test_a_silo_that_starts_without_its_service_submits_once_that_is_there(
     path: Path, clock: RushingClock
 ) -> None:

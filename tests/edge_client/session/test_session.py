@@ -286,6 +286,30 @@ def test_three_streams_without_an_answer_make_way_for_calls_of_their_own(rng: np
     assert world.opened == [False, False, False, True]
 
 
+def test_so_do_they_where_a_connection_is_needed_with_nothing_to_send(rng: np.random.Generator) -> None:
+    world = World(rng)
+    world.service.trouble = 0.0
+    world.tell(Needed(world.now, is_needed=True))
+    for _ in range(4):
+        world.until_connected()
+        world.greet()
+        world.lose()
+    assert world.opened == [False, False, False, True]
+
+
+def test_a_service_that_no_stream_tells_of_is_greeted_anew_when_its_connection_is_needed(
+    rng: np.random.Generator,
+) -> None:
+    world = opened_world(rng, config=Config(unary=True))
+    first = world.wire
+    world.tell(Needed(world.now, is_needed=True))
+    assert (world.state, world.wire is first) == (State.GREETING, False)
+    world.greet()
+    second = world.wire
+    world.tell(Needed(world.now, is_needed=True))
+    assert (world.state, world.wire is second) == (State.OPEN, True), "once for all that need it meanwhile"
+
+
 def test_a_service_without_the_stream_gets_calls_of_their_own_at_once(rng: np.random.Generator) -> None:
     world = opened_world(rng)
     world.spool_some(1)
