@@ -249,11 +249,20 @@ async def restore(
 
 
 def _is_of_a_back_up(path: Path, source: Path) -> bool:
-    """Whether receipts are in the back-up ``source``, are its own by another name, or lie in another back-up."""
-    real, own = path.resolve(), source / RECEIPTS
-    if real.is_relative_to(source.resolve()) or (path.exists() and own.exists() and path.samefile(own)):
+    """Whether receipts are in the back-up ``source``, are its own by another name, or those of another back-up.
+
+    A data directory that was copied from a back-up by hand may still have its manifest: what its service wrote since is
+    not in that.
+    """
+    real, own = Path(os.path.realpath(path)), source / RECEIPTS
+    if real.is_relative_to(os.path.realpath(source)) or (path.exists() and own.exists() and path.samefile(own)):
         return True
-    return all((real.parent / name).exists() for name in (MANIFEST, STORE))
+    try:
+        with (real.parent / MANIFEST).open("rb") as file:
+            written = json.loads(file.read(_BYTES_MAX))["files"][real.name]["sha256"]
+        return bool(written == _sha256(real))
+    except (OSError, ValueError, KeyError, TypeError):  # it lies beside no manifest of a back-up
+        return False
 
 
 def _make_empty(folder: Path) -> bool:

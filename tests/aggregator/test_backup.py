@@ -184,6 +184,17 @@ async def test_receipts_of_a_back_up_are_no_receipts_that_survived(
     assert not (tmp_path / "new").exists()
 
 
+async def test_receipts_beside_a_manifest_survived_if_a_service_has_written_them_since(tmp_path: Path) -> None:
+    data = await history(tmp_path)
+    shutil.copy(tmp_path / "1" / "manifest.json", data)  # as if its files had been copied here by hand
+    made = await restore(tmp_path / "2", tmp_path / "new", [data / RECEIPTS], SystemRuntime())
+    assert made.receipts == 2
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(ReceiptsError, match="no such file"):
+        await restore(tmp_path / "2", tmp_path / "newer", [loop], SystemRuntime())
+
+
 async def test_equal_receipts_elsewhere_survived_where_nothing_was_released_since(tmp_path: Path) -> None:
     data = await history(tmp_path)
     assert (data / RECEIPTS).read_bytes() == (tmp_path / "2" / RECEIPTS).read_bytes()
