@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import grpc
 
@@ -40,6 +40,8 @@ from hushsum_proto.metadata import CLIENT_ID, REASON, RETRY_AFTER_MS, client_id_
 from hushsum_proto.rounds import RoundReply, RoundRequest
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
+
+T = TypeVar("T")
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,10}")  # what is longer is no wait in uint32
 _REASONS: Final[dict[str, AnyReason]] = {
@@ -264,14 +266,16 @@ class GrpcConnection(_Call):
         request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
         with self._transport.raising_losses():
             reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._transport.timeout_s)
-            return welcome_from_wire(reply)
+            return welcome_from_wire(_readable(reply))
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
         assert self._channel is not None, "greeted first"
         request = pb.GetPlanRequest(plan_id=plan_id)
         with self._transport.raising_losses():
             catalogue = stubs.CatalogueStub(self._channel)
-            reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._transport.timeout_s)
+            reply = _readable(
+                await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._transport.timeout_s)
+            )
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
@@ -295,7 +299,7 @@ class GrpcConnection(_Call):
     async def _send_alone(self, delta: bytes) -> None:
         try:
             with self._transport.raising_losses():
-                answer = answer_from_wire(await self._answer_to(delta))
+                answer = answer_from_wire(_readable(await self._answer_to(delta)))
             self._replies.put_nowait(self._transport.admitted(answer))
         except ConnectionLostError as error:
             self._replies.put_nowait(error.loss)
@@ -320,6 +324,13 @@ class GrpcConnection(_Call):
             while isinstance(message := await stream.read(), pb.SubmitReply):
                 for answer in answers_from_wire(message):
                     yield self._transport.admitted(answer)
+
+
+def _readable(reply: T | None) -> T:
+    """The reply of a call, unless it is none: grpc.aio gives that for bytes that are no message."""
+    if reply is None:
+        raise MalformedMessageError("the service's reply is no message")
+    return reply
 
 
 def large_s(size: int) -> float:

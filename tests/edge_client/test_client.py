@@ -4,15 +4,18 @@ import asyncio
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from google.protobuf.message import Message
 from scipy.sparse import csr_array
 from typing_extensions import override
 
@@ -47,6 +50,8 @@ from hushsum.parameters import digest
 from hushsum.usable_records import RecordProblems
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
 from tests.edge_client.clocks import until
 from tests.edge_client.model_service import Fold, ModelService
 from tests.plans import classed_plan, client_plan, small_plan, tables
@@ -105,6 +110,52 @@ def sketch_of(*records: object) -> Sketch:
 def holds(fold: Fold, *records: object) -> bool:
     """Whether the service has counted exactly these records, each once."""
     return np.array_equal(fold.sketch.counters, sketch_of(*records).counters)
+
+
+class UnreadableService(ModelService):
+    """Its first three replies to Hello, or to a delta that is sent alone, are no messages."""
+
+    def __init__(self, plan: Plan, method: str) -> None:
+        super().__init__(plan)
+        self.unreadable, self._method = 3, method
+
+    @override
+    def offer(self, server: grpc.aio.Server) -> None:
+        stubs.add_CatalogueServicer_to_server(self, server)
+        calls: dict[str, tuple[Any, Any]] = {
+            "Hello": (self.Hello, pb.HelloRequest),
+            "SubmitOne": (self.SubmitOne, pb.SubmitRequest),
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                called, request.FromString, self._written if name == self._method else _bytes_of
+            )
+            for name, (called, request) in calls.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("hushsum.v1.Collection", handlers),))
+
+    def _written(self, reply: Message) -> bytes:
+        self.unreadable -= 1
+        return b"\xff" if self.unreadable >= 0 else _bytes_of(reply)
+
+
+def _bytes_of(reply: Message) -> bytes:
+    return reply.SerializeToString()
+
+
+@pytest.mark.parametrize("method", ["Hello", "SubmitOne"])
+async def test_a_reply_that_is_no_message_is_a_lost_connection(path: Path, method: str) -> None:
+    service = UnreadableService(small_plan(), method)
+    await service.start()
+    runtime = FixedClock()
+    service.clock_ms = runtime.now_ms
+    async with client_of(service, path, runtime, replace(QUICK, unary=True)) as client:
+        await client.add([1.0, 2.0])
+        await client.flush(30)
+        assert holds(service.fold, [1.0, 2.0])
+    assert service.unreadable < 0
+    runtime.close()
+    await service.stop()
 
 
 async def test_records_arrive_once_however_they_are_given(
