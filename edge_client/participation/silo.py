@@ -99,12 +99,10 @@ class SiloMode(WindowMode):
         schedule = self.plan.window
         return max(self.driver.oldest_window, schedule.index_at(self.driver.service_ms - schedule.lateness_ms))
 
-    def _begins_in_ms(self, window: int) -> int:
-        """How long the service takes no window yet; not above 0 unless this device's clock is fast."""
-        schedule, now_ms = self.plan.window, self.driver.service_ms
-        if window <= max(self.driver.newest_window, schedule.index_at(now_ms)):
-            return 0
-        return schedule.start_ms(window) - now_ms
+    @property
+    def _newest_taken(self) -> int:
+        """The newest one, likewise."""
+        return max(self.driver.newest_window, self.plan.window.index_at(self.driver.service_ms))
 
     async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  a silo connects in any case
         await super().begin(connect=True)  # no window is spent before this client is connected
@@ -112,16 +110,17 @@ class SiloMode(WindowMode):
     async def _submit(self, window: int) -> None:
         # A submission for a window that the service does not take would spend this device's budget for nothing.
         async with self.driver.connected():
-            if (wait_ms := self._begins_in_ms(window)) > 0:
-                self._schedule.failed(window, self.runtime.now_ms(), wait_ms)
-                return
-            if window >= self._oldest_taken:
+            if window < self._oldest_taken:
+                why = f"the service takes window {self._oldest_taken} and later ones"
+            elif window > self._newest_taken:
+                why = f"the service takes window {self._newest_taken} and earlier ones: this device's clock is fast"
+            else:
                 await self._submit_connected(window)
                 return
             pending = await self.runtime.blocking(self.submissions.pending, window)
             self._schedule.leave(window)
             if pending.deltas:
-                self._keep_reason(window, f"the service takes window {self._oldest_taken} and later ones")
+                self._keep_reason(window, why)
 
     async def _submit_connected(self, window: int) -> None:
         moment = self.runtime.monotonic() + self._ahead_ms / 1000
