@@ -167,7 +167,10 @@ def _print_outcome(plan: "Plan", info: "ReleaseInfo", file: Path | None, *, as_j
 
 
 @release.command(
-    short_help="Fetch a release as a .hush file.", epilog=examples("hushsum release get --window 498691 -o today.hush")
+    short_help="Fetch a release as a .hush file.",
+    epilog=examples(
+        "hushsum release get --window 498691 -o today.hush", "hushsum release get --window 498692 --wait -o next.hush"
+    ),
 )
 @_service
 @connects
@@ -178,8 +181,11 @@ def _print_outcome(plan: "Plan", info: "ReleaseInfo", file: Path | None, *, as_j
     type=click.Path(dir_okay=False, path_type=Path),
     help="Output file.  [default: NAME-WINDOW.hush in this directory]",
 )
+@click.option("--wait", is_flag=True, help="If the outcome is not published yet, wait until it is, or until Ctrl-C.")
 @as_json_option
-def get(*, service: str, credentials: "Credentials", window: int | None, out: Path | None, as_json: bool) -> None:
+def get(
+    *, service: str, credentials: "Credentials", window: int | None, out: Path | None, wait: bool, as_json: bool
+) -> None:
     """Fetch a release as a .hush file, which answers any number of queries offline."""
     import asyncio
 
@@ -187,16 +193,23 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     from hushsum_simulator.console import Console
     from hushsum_simulator.errors import ServiceError
 
+    def is_meant(info: "ReleaseInfo") -> bool:
+        # A withheld window that is asked for says so itself; none is what "the newest release" means.
+        return info.size_bytes > 0 if window is None else info.window == window
+
     async def ask() -> "Release":
         async with Console(service, credentials) as console:
-            infos = await console.releases()
-            # A withheld window that is asked for says so itself; none is what "the newest release" means.
-            infos = [each for each in infos if (each.size_bytes > 0 if window is None else each.window == window)]
-            if not infos:
-                which = "no release" if window is None else f"no outcome of window {window}"
-                due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
-                raise ServiceError(f"{service}: {which} is published yet; {due}")
-            return await console.fetch(infos[-1])
+            infos = [info for info in await console.releases() if is_meant(info)]
+            if infos:
+                return await console.fetch(infos[-1])
+            if wait:
+                async for info in console.watch(window):
+                    if is_meant(info):
+                        return await console.fetch(info)
+                raise ServiceError(f"{service}: the service has stopped; try again")
+            which = "no release" if window is None else f"no outcome of window {window}"
+            due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
+            raise ServiceError(f"{service}: {which} is published yet; {due}; to wait for it, use --wait")
 
     fetched = asyncio.run(ask())
     assert fetched.window is not None, "a service releases windows"

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum_proto.messages import ReleaseInfo
+from hushsum_simulator.console import Console
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import classed_plan, set_plan, small_plan
 
@@ -139,7 +141,53 @@ def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path
     over = datetime.fromtimestamp(3600 * (window + 1) + 120, UTC)
     due = f"the next window to end is {window}, at {over:%Y-%m-%d %H:%M:%S} (UTC)"
     assert (ended.status, ended.out) == (1, "")
-    assert f"no release is published yet; {due}\n" in ended.err
+    assert f"no release is published yet; {due}; to wait for it, use --wait\n" in ended.err
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_get_waits_for_an_outcome_that_is_not_published_yet(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    listen, waits = Console.watch, list[int | None]()
+
+    async def release_and_listen(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+        waits.append(first_window)
+        await console.release()
+        async for info in listen(console, first_window):
+            yield info
+
+    monkeypatch.setattr(Console, "watch", release_and_listen)
+    out = tmp_path / "today.hush"
+    with serving(tmp_path) as address:
+        window = sealed_early(hushsum, address)
+        asked = ("--from", address, "-o", str(out), *(("--window", str(window)) if named else ()))
+        assert hushsum("release", "get", *asked).status == 1
+        assert not waits
+        assert hushsum("release", "get", *asked, "--wait").status == 0
+        assert hs.load(out).window == window
+        assert hushsum("release", "get", *asked, "--wait").status == 0, "it is published"
+    assert waits == [window if named else None]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_names(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    listen = Console.watch
+
+    async def release_and_stop(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+        await console.release()
+        async for info in listen(console, first_window):
+            yield info
+            return
+
+    monkeypatch.setattr(Console, "watch", release_and_stop)
+    with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
+        window = sealed_early(hushsum, address)
+        ended = hushsum("release", "get", "--from", address, "--wait", *(("--window", str(window)) if named else ()))
+    assert (ended.status, ended.out) == (1, "")
+    assert (f"window {window} is withheld: it has too few clients" in ended.err) == named
+    assert (f"{address}: the service has stopped; try again" in ended.err) != named
 
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
