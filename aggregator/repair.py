@@ -84,11 +84,11 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
                 copy=lines.where,
             )
         check_prefix(await sinks.first.catch_up(), lines)
-        is_bound = bound is not None and bool(bound.id)
-        if bound is not None and is_bound:  # before the first line: receipts that are cut short prove too little
-            await store.set_receipts(replace(bound, copy=lines.where), fences=fences)
+        known = bound if bound is not None and bound.id else None
+        if known is not None:  # before the first line: receipts that are cut short prove too little
+            await store.set_receipts(replace(known, copy=lines.where), fences=fences)
         copied = await begin_copy(sinks.copy, sinks.first)
-        if is_bound:
+        if known is not None:
             mark = (await sinks.first.catch_up()).mark
             await store.set_receipts(replace(mark, copy=lines.where), fences=fences)
         return copied

@@ -18,7 +18,7 @@ from aggregator.errors import AggregatorError, ConfigError, ForeignReceiptsError
 from aggregator.model import Outcome, RegisteredPlan
 from aggregator.observability.metrics import Metrics
 from aggregator.release.copies import folder_name
-from aggregator.release.receipts import Receipt, plural, reconcile
+from aggregator.release.receipts import Receipt, plural, published_outcomes, reconcile
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.windows import WindowState
@@ -111,8 +111,7 @@ class _Verification:
             self._report("store", "not checked", text)
             return []
         plans = await store.plans()
-        outcomes = [outcome for plan in plans for outcome in await store.outcomes(plan.plan_id)]
-        published = sum(outcome.published for outcome in outcomes)
+        published = len(await published_outcomes(store))
         self._report("store", "ok", f"{plural(len(plans), 'plan')}, {plural(published, 'published outcome')}")
         return plans
 
@@ -130,7 +129,7 @@ class _Verification:
                 id_, checksum = mark.id.hex()[:8] or "none", mark.digest.hex()[:_SHOWN]
                 self._report(name, "ok", f"{text} of id {id_}, checksum {checksum}")
         except ForeignReceiptsError as error:
-            if is_bound or await _has_published(store):
+            if is_bound or await published_outcomes(store):
                 self._report("receipts", "failed", str(error))
             else:
                 self._report("receipts", "not checked", _NOT_MADE)
@@ -281,11 +280,6 @@ class _Verification:
             self._report(what, "failed", "; ".join(wrong))
         else:
             self._report(what, "ok", f"{plural(len(expected), 'file')} in {folder} with the digests of the receipts")
-
-
-async def _has_published(store: Store) -> bool:
-    outcomes = [outcome for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id)]
-    return any(outcome.published for outcome in outcomes)
 
 
 def _compared_copies(folder: Path, expected: Mapping[str, Outcome]) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 @dataclass
-class _Begun:
+class _Computation:
     """A computation of seconds.
 
     Attributes:
@@ -71,7 +71,7 @@ class Library:
         self._computed: BoundedCache[Any] = BoundedCache(KEPT_BYTES, lambda each: getattr(each, "size", 10_000))
         self._making: dict[Hashable, asyncio.Task[Any]] = {}
         self._sent_bytes: Counter[str] = Counter()  # by the key of their holder
-        self._begun: dict[Hashable, _Begun] = {}
+        self._begun: dict[Hashable, _Computation] = {}
         self._loading = asyncio.Lock()  # one at a time: memory of a release that is not in the cache yet is not counted
 
     async def plan(self, id: str) -> PlanEntry:
@@ -183,7 +183,7 @@ class Library:
             return kept
         if (begun := self._begun.get(key)) is None:
             self._make_room(holder)
-            begun = self._begun[key] = _Begun(holder)
+            begun = self._begun[key] = _Computation(holder)
             try:
                 begun.future = self.workers.begin(await prepare())
             except BaseException:

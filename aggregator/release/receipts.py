@@ -564,18 +564,20 @@ async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int 
         await store.bind_receipts(plan_id, replace(bound, copy=copy), fence=fence)
 
 
+async def published_outcomes(store: Store) -> list[Outcome]:
+    """Those of all plans that a store has published."""
+    return [
+        outcome for plan in await store.plans() for outcome in await store.outcomes(plan.plan_id) if outcome.published
+    ]
+
+
 async def _check_unbound(store: Store, receipts: Receipts) -> None:
     """Compares receipts with a store that is not bound to any: binding it to the wrong ones could not be undone.
 
     Raises:
         ForeignReceiptsError: They lack an outcome that a plan of the store has published.
     """
-    published = [
-        (plan.plan_id, outcome.kind, outcome.window)
-        for plan in await store.plans()
-        for outcome in await store.outcomes(plan.plan_id)
-        if outcome.published
-    ]
+    published = [(outcome.plan_id, outcome.kind, outcome.window) for outcome in await published_outcomes(store)]
     proved = {receipt[:3] for receipt in await receipts.read()}
     unproved = [window for *key, window in published if (*key, window) not in proved]
     if unproved:

@@ -18,11 +18,11 @@ from edge_client.session.session import (
     Close,
     Connect,
     Connected,
+    ConnectionNeeded,
     Deferred,
     Disconnected,
     Effect,
     Event,
-    Needed,
     Open,
     Send,
     Session,
@@ -246,7 +246,7 @@ class SessionDriver:
     async def connected(self) -> AsyncIterator[None]:
         """Begins once this client is connected; until it ends, it connects again and stays so with nothing to send."""
         self._needs += 1
-        self._tell(Needed(self._runtime.monotonic(), is_needed=True))
+        self._tell(ConnectionNeeded(self._runtime.monotonic(), is_needed=True))
         try:
             while not self.is_connected:
                 self._connected.clear()
@@ -254,7 +254,7 @@ class SessionDriver:
             yield
         finally:
             self._needs -= 1
-            self._tell(Needed(self._runtime.monotonic(), is_needed=self._needs > 0))
+            self._tell(ConnectionNeeded(self._runtime.monotonic(), is_needed=self._needs > 0))
 
     async def answered(self, timeout_s: float | None) -> None:
         """Returns once everything that is spooled now has a durable definitive answer.

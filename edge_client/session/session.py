@@ -46,7 +46,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Needed:
+class ConnectionNeeded:
     """From now on a connection is needed with nothing to send, too; or it is no longer."""
 
     now: float
@@ -126,7 +126,7 @@ class TimerFired:
     now: float
 
 
-Event = Begun | Needed | Spooled | Connected | Answered | Deferred | Disconnected | Settled | TimerFired
+Event = Begun | ConnectionNeeded | Spooled | Connected | Answered | Deferred | Disconnected | Settled | TimerFired
 
 
 # ----------------------------------------------------------------------------------------------------------- effects
@@ -429,7 +429,7 @@ class Session:
 
     def _react(self, event: Event) -> list[Effect]:
         match event:
-            case Needed():
+            case ConnectionNeeded():
                 return self._need(is_needed=event.is_needed)
             case Spooled():
                 self.send_window.append(event.sequences)

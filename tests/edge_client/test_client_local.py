@@ -39,6 +39,16 @@ from tests.edge_client.local_clients import (
 )
 from tests.edge_client.local_plans import report_plan, silo_plan
 from tests.edge_client.local_service import Kept
+from tests.plans import tables
+
+
+def large_plan() -> Plan:
+    fields = tables(privacy={"mode": "local", "local": {"form": "silo"}}, window={"length": "1h", "lateness": "20m"})
+    sketch = fields["sketch"]
+    assert isinstance(sketch, dict)
+    plan = Plan.from_fields({**fields, "sketch": {**sketch, "rows": 3000, "buckets": 256}})
+    assert plan.upload_bytes_max > 2**18
+    return plan
 
 
 def silo_mode_of(client: EdgeClient) -> SiloMode:
@@ -268,25 +278,11 @@ async def test_a_late_submission_loses_its_window_and_flushes_at_once_say_so_and
 # --------------------------------------------------------------------------- nothing is spent for a window that is over
 
 
-async def test_a_silo_spends_nothing_while_it_is_offline_and_catches_up(path: Path, clock: RushingClock) -> None:
-    service = await started(SILO, clock)
-    async with client_of(service, path, clock) as client:
-        driver = silo_mode_of(client).driver
-        await until(lambda: driver.is_connected, "it is connected")
-        await service.stop()
-        await client.add([1.0, 2.0])
-        flush = asyncio.ensure_future(client.flush(600))
-        await until(lambda: driver._session.failures > 5, "it tries to connect again and again")
-        assert client.status().submissions_spent == 0
-        await service.start(service.port)
-        await flush
-        assert client.status().submissions_counted == client.status().submissions_spent == 1
-    await service.stop()
-
-
-async def test_a_silo_without_a_stream_greets_its_service_before_it_spends(path: Path, clock: RushingClock) -> None:
-    """No stream tells that the service is gone."""
-    service = await started(large_plan(), clock)
+@pytest.mark.parametrize("plan", [SILO, large_plan()], ids=["stream", "no stream tells that the service is gone"])
+async def test_a_silo_spends_nothing_while_it_is_offline_and_catches_up(
+    path: Path, clock: RushingClock, plan: Plan
+) -> None:
+    service = await started(plan, clock)
     async with client_of(service, path, clock) as client:
         driver = silo_mode_of(client).driver
         await until(lambda: driver.is_connected, "it is connected")
@@ -393,13 +389,6 @@ async def test_a_silo_that_loses_its_connection_while_it_noises_its_sum_spends_n
     await service.stop()
 
 
-def large_plan() -> Plan:
-    wide = {"rows": 3000, "buckets": 256}
-    plan = Plan.from_fields({**_fields(), "sketch": {**_fields()["sketch"], **wide}})
-    assert plan.upload_bytes_max > 2**18
-    return plan
-
-
 async def test_a_large_submission_whose_call_breaks_off_counts_as_sent_and_then_as_sent_again(
     path: Path, clock: RushingClock
 ) -> None:
@@ -423,14 +412,6 @@ async def test_a_large_submission_goes_in_chunks_and_is_counted(path: Path, cloc
     assert service.kept.large == 1
     (data,) = service.kept.received
     assert silo.unpack(data, plan).window == WINDOW
-
-
-def _fields() -> dict[str, dict[str, object]]:
-    from tests.plans import tables
-
-    return tables(  # type: ignore[return-value]  # its name aside, all are tables
-        privacy={"mode": "local", "local": {"form": "silo"}}, window={"length": "1h", "lateness": "20m"}
-    )
 
 
 # ----------------------------------------------------------------------------------------------- planted mistakes

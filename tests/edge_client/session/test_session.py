@@ -6,7 +6,7 @@ import pytest
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.session import EARLY_MAX, Answered, Disconnected, Needed, SendWindow, State
+from edge_client.session.session import EARLY_MAX, Answered, ConnectionNeeded, Disconnected, SendWindow, State
 from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
@@ -248,7 +248,7 @@ def test_nothing_to_send_is_no_reason_to_connect_again(rng: np.random.Generator)
 
 def test_a_connection_that_is_needed_is_made_and_kept_with_nothing_to_send(rng: np.random.Generator) -> None:
     world = opened_world(rng, config=Config(idle_s=30.0))
-    world.tell(Needed(world.now, is_needed=True))
+    world.tell(ConnectionNeeded(world.now, is_needed=True))
     world.pass_time(1e6)
     assert world.state is State.OPEN
     for _ in range(3):
@@ -256,10 +256,10 @@ def test_a_connection_that_is_needed_is_made_and_kept_with_nothing_to_send(rng: 
         assert world.session.next_attempt_at is not None
         world.until_connected()
     world.greet()
-    world.tell(Needed(world.now, is_needed=False))
+    world.tell(ConnectionNeeded(world.now, is_needed=False))
     world.pass_time(30.0)
     assert (world.state, world.wire) == (State.IDLE, None)
-    world.tell(Needed(world.now, is_needed=True))
+    world.tell(ConnectionNeeded(world.now, is_needed=True))
     assert world.wire is not None
 
 
@@ -289,7 +289,7 @@ def test_three_streams_without_an_answer_make_way_for_calls_of_their_own(rng: np
 def test_so_do_they_where_a_connection_is_needed_with_nothing_to_send(rng: np.random.Generator) -> None:
     world = World(rng)
     world.service.trouble = 0.0
-    world.tell(Needed(world.now, is_needed=True))
+    world.tell(ConnectionNeeded(world.now, is_needed=True))
     for _ in range(4):
         world.until_connected()
         world.greet()
@@ -302,11 +302,11 @@ def test_a_service_that_no_stream_tells_of_is_greeted_anew_when_its_connection_i
 ) -> None:
     world = opened_world(rng, config=Config(unary=True))
     first = world.wire
-    world.tell(Needed(world.now, is_needed=True))
+    world.tell(ConnectionNeeded(world.now, is_needed=True))
     assert (world.state, world.wire is first) == (State.GREETING, False)
     world.greet()
     second = world.wire
-    world.tell(Needed(world.now, is_needed=True))
+    world.tell(ConnectionNeeded(world.now, is_needed=True))
     assert (world.state, world.wire is second) == (State.OPEN, True), "once for all that need it meanwhile"
 
 

@@ -33,12 +33,9 @@ class Answering:
         return self._answer
 
 
-def batch(*values: bytes, first: int, stated: Sequence[int] | None = None) -> bytes:
-    """A batch of messages whose first has the offset ``first``, as a broker stores it.
-
-    ``stated``: the offsets after the first that the records state, if others than their places.
-    """
-    builder = DefaultRecordBatchBuilder(
+def new_builder() -> DefaultRecordBatchBuilder:
+    """Makes an uncompressed batch of format 2."""
+    return DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
         is_transactional=False,
@@ -47,6 +44,14 @@ def batch(*values: bytes, first: int, stated: Sequence[int] | None = None) -> by
         base_sequence=-1,
         batch_size=2**20,
     )
+
+
+def batch(*values: bytes, first: int, stated: Sequence[int] | None = None) -> bytes:
+    """A batch of messages whose first has the offset ``first``, as a broker stores it.
+
+    ``stated``: the offsets after the first that the records state, if others than their places.
+    """
+    builder = new_builder()
     for offset, value in zip(stated or range(len(values)), values, strict=True):
         builder.append(offset, timestamp=5, key=None, value=value, headers=[])
     data = bytearray(first.to_bytes(8, "big") + bytes(builder.build())[8:])
@@ -57,15 +62,7 @@ def batch(*values: bytes, first: int, stated: Sequence[int] | None = None) -> by
 def varied(rng: np.random.Generator, first: int) -> tuple[bytes, list[tuple[int, int | None, bytes]]]:
     """A batch of records of many forms, and its messages."""
     stamped, with_headers = rng.random() < 0.5, rng.random() < 0.2
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=2**20,
-    )
+    builder = new_builder()
     count, stamp = int(rng.integers(1, 9)), int(rng.integers(2**41)) if stamped else None
     expected = []
     for place in range(count):

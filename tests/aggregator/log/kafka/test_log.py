@@ -7,7 +7,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import ConfigError, LogError
@@ -24,7 +23,7 @@ from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, WAIT_S, delta, everything, opened_log, to_zero, until_appended
-from tests.aggregator.log.kafka.test_fetch import batch, sealed
+from tests.aggregator.log.kafka.test_fetch import batch, new_builder, sealed
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
@@ -207,15 +206,7 @@ async def test_offsets_that_a_writer_states_neither_repeat_a_position_nor_skip_o
 async def test_records_that_a_broker_takes_and_aiokafka_cannot_read_stop_nobody(
     log: KafkaLog, settings: KafkaSettings
 ) -> None:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        batch_size=2**20,
-    )
+    builder = new_builder()
     entry = PlainMessages().write(0, [delta("a")], seals=False)
     builder.append(0, timestamp=5, key=b"\xff" * 9, value=entry, headers=[])
     builder.append(1, timestamp=5, key=None, value=entry, headers=[("name", b"")])
