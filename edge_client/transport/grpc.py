@@ -63,7 +63,8 @@ def pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason 
 
 
 SOFTWARE: Final = "hushsum-python"
-_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
+_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope
+_REPLY_BYTES_MAX: Final = 2**20  # of a session; in memory the answers of a reply take up to 30 times its bytes
 _ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
 _LARGE_BYTES_S: Final = 64 * 1024
 _LOG: Final = logging.getLogger("edge_client")
@@ -260,7 +261,7 @@ class GrpcConnection(_Call):
         self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
-        self._channel, self._metadata = self._transport.channel(_PLAN_BYTES_MAX)
+        self._channel, self._metadata = self._transport.channel(_REPLY_BYTES_MAX)
         self._collection = stubs.CollectionStub(self._channel)
         self._plan_id = plan_id
         request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
@@ -269,13 +270,14 @@ class GrpcConnection(_Call):
             return welcome_from_wire(_readable(reply))
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
-        assert self._channel is not None, "greeted first"
         request = pb.GetPlanRequest(plan_id=plan_id)
-        with self._transport.raising_losses():
-            catalogue = stubs.CatalogueStub(self._channel)
-            reply = _readable(
-                await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._transport.timeout_s)
-            )
+        channel, metadata = self._transport.channel(_PLAN_BYTES_MAX)  # of its own: no other reply is so large
+        try:
+            with self._transport.raising_losses():
+                get_plan, timeout_s = stubs.CatalogueStub(channel).GetPlan, self._transport.timeout_s
+                reply = _readable(await get_plan(request, metadata=metadata, timeout=timeout_s))
+        finally:
+            await channel.close()
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:

@@ -113,11 +113,11 @@ def holds(fold: Fold, *records: object) -> bool:
 
 
 class UnreadableService(ModelService):
-    """Its first three replies to Hello, or to a delta that is sent alone, are no messages."""
+    """Its first three replies to Hello, or to a delta that is sent alone, are no messages, or too large."""
 
-    def __init__(self, plan: Plan, method: str) -> None:
+    def __init__(self, plan: Plan, method: str, change: Callable[[bytes], bytes]) -> None:
         super().__init__(plan)
-        self.unreadable, self._method = 3, method
+        self.unreadable, self._method, self._change = 3, method, change
 
     @override
     def offer(self, server: grpc.aio.Server) -> None:
@@ -136,16 +136,28 @@ class UnreadableService(ModelService):
 
     def _written(self, reply: Message) -> bytes:
         self.unreadable -= 1
-        return b"\xff" if self.unreadable >= 0 else _bytes_of(reply)
+        return self._change(_bytes_of(reply)) if self.unreadable >= 0 else _bytes_of(reply)
 
 
 def _bytes_of(reply: Message) -> bytes:
     return reply.SerializeToString()
 
 
+def _no_message(_: bytes) -> bytes:
+    return b"\xff"
+
+
+def _too_large(reply: bytes) -> bytes:
+    """With an unknown field of 1 MiB."""
+    return reply + b"\xc2\x3e\x80\x80\x40" + bytes(2**20)
+
+
+@pytest.mark.parametrize("change", [_no_message, _too_large])
 @pytest.mark.parametrize("method", ["Hello", "SubmitOne"])
-async def test_a_reply_that_is_no_message_is_a_lost_connection(path: Path, method: str) -> None:
-    service = UnreadableService(small_plan(), method)
+async def test_a_reply_that_is_no_message_or_too_large_is_a_lost_connection(
+    path: Path, method: str, change: Callable[[bytes], bytes]
+) -> None:
+    service = UnreadableService(small_plan(), method, change)
     await service.start()
     runtime = FixedClock()
     service.clock_ms = runtime.now_ms
