@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hushsum.sketch import Sketch
     from hushsum.tables import Columns
     from hushsum_proto.credentials import Credentials
-    from hushsum_proto.messages import ReleaseInfo
+    from hushsum_proto.messages import NextOutcome, ReleaseInfo
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH: Final = 1 << 16  # records
@@ -59,7 +59,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
 
     from hushsum_simulator.console import Console
 
-    async def ask() -> "tuple[Plan, list[ReleaseInfo], tuple[int, int] | None]":
+    async def ask() -> "tuple[Plan, list[ReleaseInfo], NextOutcome | None]":
         async with Console(service, credentials) as console:
             return await console.plan(), await console.releases(), await console.next_outcome()
 
@@ -82,7 +82,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     horizon = plan.window.horizon
     if due is not None:
         so_far = "" if horizon is None else f"; {len(infos):,} of {horizon:,} outcomes so far"
-        click.echo(f"next outcome: window {due[0]}, due at {utc_text(due[1])} (UTC){so_far}")
+        click.echo(f"next outcome: {_next_outcome(due)}{so_far}")
     elif horizon is not None and len(infos) >= horizon:
         click.echo(f"sequence complete: {len(infos):,} of {horizon:,} outcomes")
 
@@ -208,8 +208,9 @@ def get(
                         return await console.fetch(info)
                 raise ServiceError(f"{service}: the service has stopped; try again")
             which = "no release" if window is None else f"no outcome of window {window}"
-            due = _next_due(await console.plan(), (await console.welcome()).oldest_window)
-            raise ServiceError(f"{service}: {which} is published yet; {due}; to wait for it, use --wait")
+            due = await console.next_outcome()
+            when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
+            raise ServiceError(f"{service}: {which} is published yet{when}; to wait for it, use --wait")
 
     fetched = asyncio.run(ask())
     assert fetched.window is not None, "a service releases windows"
@@ -489,10 +490,10 @@ def _cost_text(cost: "Cost", *, up: bool) -> str:
     return f"epsilon {found['epsilon']}" + (f", delta {found['delta']}" if cost.delta else "")
 
 
-def _next_due(plan: "Plan", window: int) -> str:
-    """When the next outcome can come, given the oldest window that still accepts deltas; half a sentence."""
-    over_ms = plan.window.end_ms(window) + plan.window.lateness_ms
-    return f"the next window to end is {window}, at {utc_text(over_ms)} (UTC)"
+def _next_outcome(due: "NextOutcome") -> str:
+    if due.is_sealed:
+        return f"window {due.window}, sealed and not published yet"
+    return f"window {due.window}, due at {utc_text(due.due_ms)} (UTC)"
 
 
 @release.command(short_help="Show a release and its guarantee.", epilog=examples("hushsum release show today.hush"))

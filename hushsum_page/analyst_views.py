@@ -380,17 +380,18 @@ def _about(entry: PlanEntry) -> dict[str, Any]:
         "promise": promise_of(plan),
         "facts": [pair for pair in facts_of(plan) if pair[0] not in {"guarantee", "id"}],
         "counts": {state: number for state, number in counts.items() if number},
-        "next_due": _due(entry),
+        "next_outcome": _next_outcome(entry),
         "has_windows": any(each.state == RELEASED and each.window is not None for each in entry.outcomes),
         "is_drawable": is_drawable(plan),
     }
 
 
-def _due(entry: PlanEntry) -> str:
-    if entry.next_due is None:
+def _next_outcome(entry: PlanEntry) -> str:
+    if entry.next_outcome is None:
         return ""
-    window, at_ms = entry.next_due
-    return f"window {window:,}, its seal is due at {_utc(at_ms)}"
+    window, due_ms, is_sealed = entry.next_outcome
+    when = "sealed and not published yet" if is_sealed else f"its seal is due at {_utc(due_ms)}"
+    return f"window {window:,}, {when}"
 
 
 def _utc(at_ms: int) -> str:

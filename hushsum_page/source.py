@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
+from hushsum_proto.messages import NextOutcome
 
 RELEASED: Final = "released"
 WITHHELD: Final = "withheld"
@@ -45,12 +46,12 @@ class PlanEntry:
     Attributes:
         plan: The plan.
         outcomes: The newest first.
-        next_due: The window of the next outcome and when its seal is due in ms since 1970 UTC; None: there is none.
+        next_outcome: The one that is published next; None: there is none.
     """
 
     plan: Plan
     outcomes: tuple[OutcomeEntry, ...]
-    next_due: tuple[int, int] | None = None
+    next_outcome: NextOutcome | None = None
 
 
 class Source(Protocol):

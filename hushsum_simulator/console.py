@@ -22,6 +22,7 @@ from hushsum_proto.messages import (
     PROTOCOL_VERSIONS,
     Hello,
     LedgerPage,
+    NextOutcome,
     PlanInfo,
     Released,
     ReleaseInfo,
@@ -177,12 +178,12 @@ class Console:
             async for info in self._catalogue.WatchReleases(_listing(first_window), metadata=self._metadata):
                 yield convert_outcomes.release_info_from_wire(info)
 
-    async def next_outcome(self) -> tuple[int, int] | None:
-        """The oldest window without an outcome, and when its seal is due in ms since 1970 UTC; None: there is none."""
+    async def next_outcome(self) -> NextOutcome | None:
+        """That of the oldest window without an outcome; None: there is none."""
         return await self._call(
             self._catalogue.ListReleases,
             _listing(_NO_WINDOW),  # the answer says when the next one is due, whatever is listed
-            lambda reply: (reply.next_window, reply.next_due_ms) if reply.next_due_ms else None,
+            convert_outcomes.next_outcome_from_wire,
         )
 
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:

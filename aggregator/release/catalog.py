@@ -8,10 +8,10 @@ from aggregator.errors import AggregatorError
 from aggregator.model import Outcome, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
-from aggregator.windows import due_ms
+from aggregator.windows import WindowState, due_ms
 from hushsum.plan import Plan
 from hushsum.signed_plan import SignedPlan
-from hushsum_proto.messages import ReleaseInfo
+from hushsum_proto.messages import NextOutcome, ReleaseInfo
 
 _POLL_S: Final = 1.0  # how late watchers may hear of another process's publications
 
@@ -47,13 +47,14 @@ class ReleaseCatalog:
             if outcome.published and (first_window is None or outcome.window >= first_window)
         ]
 
-    async def next_outcome(self) -> tuple[int, int] | None:
-        """The window of the next outcome, and when its seal is due in ms since 1970 UTC.
+    async def next_outcome(self) -> NextOutcome | None:
+        """The next outcome.
 
         It is the oldest one without an outcome, or the one after the newest. None: no gateway ever had one open, or the
         plan's horizon has no outcome left.
         """
-        window = min(await self._store.unfinished(self.plan.id), default=None)
+        states = await self._store.unfinished(self.plan.id)
+        window = min(states, default=None)
         if window is None:
             horizon = self.plan.window.horizon
             if horizon is not None and len(await self._store.outcomes(self.plan.id)) >= horizon:
@@ -62,7 +63,8 @@ class ReleaseCatalog:
             if not newest:
                 return None
             window = newest[0][0] + 1
-        return window, due_ms(self.plan.window, window)
+        is_sealed = states.get(window, WindowState.OPEN) != WindowState.OPEN
+        return NextOutcome(window, due_ms(self.plan.window, window), is_sealed)
 
     async def release(self, kind: str, window: int) -> bytes:
         """The bytes of a published release.

@@ -1,7 +1,7 @@
 """The plan and its outcomes on the wire: what the catalogue tells analysts and new clients."""
 
 from hushsum.signed_plan import SignedPlan
-from hushsum_proto.messages import ReleaseInfo
+from hushsum_proto.messages import NextOutcome, ReleaseInfo
 from hushsum_proto.v1 import wire_pb2 as pb
 
 
@@ -28,6 +28,13 @@ def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
         sha256=info.sha256,
         withheld=info.withheld,
     )
+
+
+def next_outcome_from_wire(message: pb.ListReleasesReply) -> NextOutcome | None:
+    """What a listing tells of the next outcome; None where the service knows of none."""
+    if not message.next_due_ms:
+        return None
+    return NextOutcome(message.next_window, message.next_due_ms, message.next_sealed)
 
 
 def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from hushsum.privacy.events import Spend
 from hushsum.signing import ED25519
@@ -89,6 +89,20 @@ class Welcome:
     delta_bytes_max: int
     features: tuple[str, ...] = ()
     client_id: str = ""
+
+
+class NextOutcome(NamedTuple):
+    """The outcome that is published next.
+
+    Attributes:
+        window: Its window.
+        due_ms: When the window's seal is due by its plan, in ms since 1970 UTC.
+        is_sealed: Whether its seal has begun, perhaps early.
+    """
+
+    window: int
+    due_ms: int
+    is_sealed: bool
 
 
 @dataclass(frozen=True)

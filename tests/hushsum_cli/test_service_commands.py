@@ -138,10 +138,15 @@ def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
         window = min(each["window"] for each in status["windows"] if each["state"] == "open")
         ended = hushsum("release", "get", "--from", address)
+        assert sealed_early(hushsum, address) == window
+        sealed = hushsum("release", "get", "--from", address)
+        listed = hushsum("release", "list", "--from", address)
     over = datetime.fromtimestamp(3600 * (window + 1) + 120, UTC)
-    due = f"the next window to end is {window}, at {over:%Y-%m-%d %H:%M:%S} (UTC)"
+    due = f"next outcome: window {window}, due at {over:%Y-%m-%d %H:%M:%S} (UTC)"
     assert (ended.status, ended.out) == (1, "")
     assert f"no release is published yet; {due}; to wait for it, use --wait\n" in ended.err
+    assert f"; next outcome: window {window}, sealed and not published yet; " in sealed.err
+    assert listed.out.endswith(f"next outcome: window {window}, sealed and not published yet\n")
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -19,6 +19,7 @@ from hushsum.entropy import ReplayableEntropy
 from hushsum.releases import draw
 from hushsum_page.figures import Choice, choice_of, csv_of, panels_of
 from hushsum_page.source import REMOVED, WITHHELD, OutcomeEntry, PlanEntry
+from hushsum_proto.messages import NextOutcome
 from tests.hushsum_page.page_releases import (
     MAKERS,
     NAMED,
@@ -209,7 +210,8 @@ def test_outcomes_that_are_not_shown_are_listed_with_what_became_of_them() -> No
     outcomes = tuple(
         OutcomeEntry("", WITHHELD if number % 2 else REMOVED, "tumbling", WINDOW - number, 0) for number in range(120)
     )
-    browser = Browser(ListedSource(PlanEntry(plan, outcomes, (WINDOW + 1, 1_700_003_900_000)))).sign_in()
+    following = NextOutcome(WINDOW + 1, 1_700_003_900_000, is_sealed=False)
+    browser = Browser(ListedSource(PlanEntry(plan, outcomes, following))).sign_in()
     page = browser.get(f"/plans/{plan.hex_id[:16]}")
     assert "60 withheld" in page.text
     assert "60 removed" in page.text
@@ -218,6 +220,9 @@ def test_outcomes_that_are_not_shown_are_listed_with_what_became_of_them() -> No
     last = browser.get(f"/plans/{plan.hex_id[:16]}?page=3").text
     assert f"window {WINDOW - 119:,}" in last
     assert "/releases/" not in last
+    browser = Browser(ListedSource(PlanEntry(plan, outcomes, following._replace(is_sealed=True)))).sign_in()
+    for address in ("/", f"/plans/{plan.hex_id[:16]}"):
+        assert f"next: window {WINDOW + 1:,}, sealed and not published yet" in browser.get(address).text
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "x", "99999999999999999999", "٣"])

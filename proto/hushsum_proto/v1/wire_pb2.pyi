@@ -803,10 +803,13 @@ class ListReleasesReply(_message.Message):
     RELEASES_FIELD_NUMBER: _builtins.int
     NEXT_WINDOW_FIELD_NUMBER: _builtins.int
     NEXT_DUE_MS_FIELD_NUMBER: _builtins.int
+    NEXT_SEALED_FIELD_NUMBER: _builtins.int
     next_window: _builtins.int
     """the one of the next outcome"""
     next_due_ms: _builtins.int
-    """when it is sealed and its outcome is drawn, in ms since 1970 UTC; 0: not known"""
+    """when its seal is due, in ms since 1970 UTC; 0: not known"""
+    next_sealed: _builtins.bool
+    """its seal has begun, perhaps early: its outcome is the next to be published"""
     @_builtins.property
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseInfo]:
         """published outcomes alone, in the order of their windows"""
@@ -817,10 +820,11 @@ class ListReleasesReply(_message.Message):
         releases: _abc.Iterable[Global___ReleaseInfo] | None = ...,
         next_window: _builtins.int = ...,
         next_due_ms: _builtins.int = ...,
+        next_sealed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_due_ms", b"next_due_ms", "next_window", b"next_window", "releases", b"releases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_due_ms", b"next_due_ms", "next_sealed", b"next_sealed", "next_window", b"next_window", "releases", b"releases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
