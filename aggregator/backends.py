@@ -21,7 +21,7 @@ from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import directory_of, signing_key_of
 from aggregator.release.copies import Destination, destination_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile, reconcile
-from aggregator.release.receipts_copy import CopiedReceipts, ReceiptsSink
+from aggregator.release.receipts_copy import CopiedReceipts, ReceiptsSink, TopicPlace, place_of
 from aggregator.runtime import Runtime, retry, within
 from aggregator.store.store import Store, memory_store, open_sqlite_store, read_sqlite_store
 from hushsum.entropy import OsEntropy
@@ -61,6 +61,7 @@ class Backends:
         self.is_current = True  # whether the store that is read has the tables of this version
         # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
+        self.command = f"hushsum admin {self.owner}"  # the same of an operator's command
 
     async def store(self) -> Store:
         """Opens the store.
@@ -220,18 +221,40 @@ class Backends:
             copy = await self._receipts_topic(elsewhere, address.topic, creates=repairs)
         return Sinks(first, copy)
 
+    async def recorded_copy(self, place: str) -> ReceiptsSink | str:
+        """The copy that the store knows at a place, to be read alone; or why that cannot be done: it may be lost.
+
+        Raises:
+            ConfigError: A service uses the file.
+            ReceiptsError: It is damaged, or of a newer format.
+        """
+        where = place_of(place)
+        if isinstance(where, TopicPlace) and self._config.log == "kafka":
+            try:
+                there = replace(self._kafka, bootstrap=where.bootstrap)
+                return await self._receipts_topic(there, where.name, creates=False)
+            except ForeignReceiptsError:
+                return "missing"
+            except (ConfigError, LogError) as error:
+                return str(error)
+        if isinstance(where, Path) and self._config.log == "sqlite":
+            return await self._receipts_file(where, repairs=False, warns=False) if where.exists() else "missing"
+        return "of a service with another log"
+
     async def _check_no_copy(self) -> None:
         """Without its copy a store that was set back together with its first receipts would not be found out."""
-        if self._store is None or not self.is_current:
-            return
-        known = await self._store.receipts_mark()
-        if known is not None and known.copy:
+        if known := await self._known_copy():
             raise ReceiptsError(
-                f"receipts_copy is not set, but this store's receipts have a copy, last at: {known.copy}. Nothing is "
+                f"receipts_copy is not set, but this store's receipts have a copy, last at: {known}. Nothing is "
                 "released until the setting names the copy and the service is started again. If the copy is lost, set "
                 "another place and use `hushsum admin begin-receipts-copy`; to go on with the receipts alone, use "
                 "`hushsum admin end-receipts-copy`"
             )
+
+    async def _known_copy(self) -> str:
+        """Where the store knows the copy of its receipts; empty: it knows of none."""
+        known = None if self._store is None or not self.is_current else await self._store.receipts_mark()
+        return "" if known is None else known.copy
 
     async def _receipts_topic(
         self, settings: Any, name: str | None, *, creates: bool, again: bool = False
@@ -301,14 +324,24 @@ class Backends:
         """Whether receipts must be there: the store knows some, or is of an older version."""
         return self._store is None or not self.is_current or await self._store.receipts_mark() is not None
 
-    async def _receipts_file(self, path: Path, *, repairs: bool, original: Path | None = None) -> ReceiptsSink:
+    async def _receipts_file(
+        self, path: Path, *, repairs: bool, original: Path | None = None, warns: bool = True
+    ) -> ReceiptsSink:
         """Receipts in a file that only this process uses; ``original`` is the file that it is to be a copy of."""
         lock = path.with_name(f"{path.name}.lock")
         try:
             if path != self._files.receipts and (repairs or lock.exists()):
                 self._stack.callback(held(lock, f"receipts: {path}").close)
-            self._warn_of_volume(path, original)
+            if warns:
+                self._warn_of_volume(path, original)
             return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
+        except FileNotFoundError as error:
+            known = "" if original is None else await self._known_copy()
+            elsewhere = known and f" This store knows the copy of its receipts at {known}."
+            raise ReceiptsError(
+                f"receipts {path}: its directory does not exist: is the disk mounted, and the path right?{elsewhere} "
+                "Nothing is released until the file is there and the service is started again"
+            ) from error
         except OSError as error:
             raise ReceiptsError(f"receipts {path}: {error}; releasing is stopped until they can be read") from error
 

@@ -296,8 +296,10 @@ async def _restored(
         found = await ReceiptsFile.open(target / RECEIPTS, runtime, OsEntropy())
         for registered in await store.plans():
             await _check_log(target, store, registered, runtime)
-        lost = await (mark_every_lost if marks_lost else find_lost)(store, found)
-        if not marks_lost:
+        if marks_lost:
+            lost = await mark_every_lost(store, found, runtime, owner="hushsum admin restore")
+        else:
+            lost = await find_lost(store, found)
             check_nothing_lost(lost, "--mark-lost")
         bound, count = await store.receipts_mark(), len(await found.read())
     sync_folder(target)

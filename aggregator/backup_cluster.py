@@ -118,8 +118,10 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
                 await backends.look_at_log(plan, registered.partitions)
             except LogGapError as error:
                 gaps[plan.name] = str(error)
-        lost = replace(await (mark_every_lost if marks_lost else find_lost)(store, receipts), gaps=gaps)
-        if not marks_lost:
+        if marks_lost:
+            lost = replace(await mark_every_lost(store, receipts, runtime, owner=backends.command), gaps=gaps)
+        else:
+            lost = replace(await find_lost(store, receipts), gaps=gaps)
             check_nothing_lost(lost, "`hushsum admin mark-lost`")
         places = [(await sink.catch_up()).where for sink in (sinks.first, sinks.copy) if sink is not None]
         bound = await store.receipts_mark()

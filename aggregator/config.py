@@ -589,9 +589,14 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     except ValueError as error:
         yield f"receipts_copy: got {copy}: {error}"
         return
-    if not address.bootstrap and address.topic == f"{config.kafka_prefix}.receipts":
+    own, named = _parted(config.kafka_bootstrap or ""), _parted(address.bootstrap)
+    if address.topic == f"{config.kafka_prefix}.receipts" and (not named or named & own):
         yield f"receipts_copy: {copy} is the topic of the receipts themselves"
     yield from _plaintext("receipts_copy", address.bootstrap, config)
+
+
+def _parted(addresses: str) -> set[str]:
+    return {address.strip() for address in addresses.split(",") if address.strip()}
 
 
 def _kafka(config: Config) -> Iterator[str]:

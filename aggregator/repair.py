@@ -12,9 +12,11 @@ from aggregator.config import Config
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.logs import journal
-from aggregator.release.lost import LostOutcomes, mark_every_lost, operators_lease
-from aggregator.release.receipts import check_published, reconcile
-from aggregator.release.receipts_copy import begin_copy, check_prefix
+from aggregator.model import ReceiptsMark
+from aggregator.release.lease import operators_lease
+from aggregator.release.lost import LostOutcomes, mark_every_lost
+from aggregator.release.receipts import ReceiptLines, check_published, reconcile
+from aggregator.release.receipts_copy import begin_copy, check_prefix, is_same_place
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.verify import looking
@@ -32,18 +34,19 @@ async def begin_receipts_copy(config: Config, runtime: Runtime) -> int:
 
     Raises:
         ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
-        ReceiptsError: The receipts do not fit the store, a releaser runs, or the copy has lines that they lack: it is
-            left as it is.
+        ReceiptsError: The receipts do not fit the store, a releaser or another command runs, or the copy, or the one
+            that the store knows at another place, has lines that they lack: it is left as it is.
     """
     if config.receipts_copy is None:
         raise ConfigError("receipts_copy: required: where the copy is to be")
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        fences = await _leases(store, stack)
+        fences = await _leases(backends, store, runtime, stack)
         sinks = await backends.sinks()
         assert sinks.copy is not None, "it is set"
         await _compare(store, sinks.first)
         bound, place = await store.receipts_mark(), (await sinks.copy.catch_up()).where
+        await _compare_recorded(backends, bound, await sinks.first.catch_up(), place)
         if bound is not None and bound.id:  # else the next start binds the store to both
             await store.set_receipts(replace(bound, copy=place), fences=fences)
         return await begin_copy(sinks.first, sinks.copy)
@@ -55,21 +58,21 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
     The copy is compared with the store first: it must have the store's id and lines, and a receipt for every published
     outcome. The store records the copy before the first line is made from it: if this is cut off, a start without the
     copy releases nothing. For a store that has neither an id nor a published outcome, as one from before its first
-    outcome, nothing tells whose copy it is; that is logged.
+    outcome, nothing tells whose copy it is; that is logged, and the store is bound to it.
 
     Returns:
         The number of lines that were copied.
 
     Raises:
         ConfigError: ``receipts_copy`` is not set, there is no store, or a service runs on these files.
-        ReceiptsError: The copy does not fit the store, a releaser runs, or the receipts have lines that the copy lacks:
-            they are left.
+        ReceiptsError: The copy does not fit the store, a releaser or another command runs, or the receipts, or the copy
+            that the store knows at another place, have lines that the copy lacks: they are left.
     """
     if config.receipts_copy is None:
         raise ConfigError("receipts_copy: required: the copy that the receipts are made from")
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        fences = await _leases(store, stack)
+        fences = await _leases(backends, store, runtime, stack)
         sinks = await backends.sinks(rebuilds=True)
         assert sinks.copy is not None, "it is set"
         lines = await sinks.copy.catch_up()
@@ -84,13 +87,13 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
                 copy=lines.where,
             )
         check_prefix(await sinks.first.catch_up(), lines)
-        known = bound if bound is not None and bound.id else None
-        if known is not None:  # before the first line: receipts that are cut short prove too little
-            await store.set_receipts(replace(known, copy=lines.where), fences=fences)
+        await _compare_recorded(backends, bound, lines, lines.where)
+        # Before the first line: receipts that are cut short prove too little.
+        known = bound if bound is not None and bound.id else lines.mark
+        await store.set_receipts(replace(known, copy=lines.where), fences=fences)
         copied = await begin_copy(sinks.copy, sinks.first)
-        if known is not None:
-            mark = (await sinks.first.catch_up()).mark
-            await store.set_receipts(replace(mark, copy=lines.where), fences=fences)
+        mark = (await sinks.first.catch_up()).mark
+        await store.set_receipts(replace(mark, copy=lines.where), fences=fences)
         return copied
 
 
@@ -102,7 +105,8 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
 
     Raises:
         ConfigError: ``receipts_copy`` is still set, there is no store, or a service runs on these files.
-        ReceiptsError: The receipts do not fit the store, or a releaser runs.
+        ReceiptsError: The receipts do not fit the store, a releaser or another command runs, or the copy is still there
+            and has lines that the receipts lack.
     """
     if config.receipts_copy is not None:
         raise ConfigError(
@@ -110,11 +114,13 @@ async def end_receipts_copy(config: Config, runtime: Runtime) -> str | None:
         )
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        fences = await _leases(store, stack)
+        fences = await _leases(backends, store, runtime, stack)
         bound = await store.receipts_mark()
         if bound is None or not bound.copy:
             return None
-        await _compare(store, (await backends.sinks(needs_copy=False)).first)
+        first = (await backends.sinks(needs_copy=False)).first
+        await _compare(store, first)
+        await _compare_recorded(backends, bound, await first.catch_up())
         await store.set_receipts(replace(bound, copy=""), fences=fences)
         return bound.copy
 
@@ -127,12 +133,13 @@ async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:
 
     Raises:
         ConfigError: There is no store, or a service runs on these files.
-        ReceiptsError: The receipts are not this store's, contradict each other, or a releaser runs.
+        ReceiptsError: The receipts are not this store's, contradict each other, or a releaser or another command runs.
         StoreError: A cumulative sequence has lost steps.
     """
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
-        return await mark_every_lost(store, (await backends.sinks(needs_copy=False)).receipts)
+        receipts = (await backends.sinks(needs_copy=False)).receipts
+        return await mark_every_lost(store, receipts, runtime, owner=backends.command)
 
 
 async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[Backends, Store]:
@@ -145,13 +152,15 @@ async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tu
     return backends, await backends.store()
 
 
-async def _leases(store: Store, stack: AsyncExitStack) -> dict[bytes, int]:
-    """The fence of every plan's lease, by the plan's id; a lease ends with the stack, or after a minute.
+async def _leases(backends: Backends, store: Store, runtime: Runtime, stack: AsyncExitStack) -> dict[bytes, int]:
+    """The fence of every plan's lease, by the plan's id; the leases are renewed, and end with the stack.
 
     A releaser that has taken one since is not overwritten: the write that names the fences is refused.
     """
     return {
-        plan.plan_id: await stack.enter_async_context(operators_lease(plan.plan_id, plan.name, store))
+        plan.plan_id: await stack.enter_async_context(
+            operators_lease(plan.plan_id, plan.name, store, runtime, owner=backends.command)
+        )
         for plan in await store.plans()
     }
 
@@ -162,3 +171,33 @@ async def _compare(store: Store, receipts: Receipts) -> None:
         problem, _ = await reconcile(plan.plan_id, store, receipts, fence=None)
         if problem:
             raise ReceiptsError(problem)
+
+
+async def _compare_recorded(
+    backends: Backends, bound: ReceiptsMark | None, lines: ReceiptLines, named: str | None = None
+) -> None:
+    """Checks that the copy which the store knows, and which is to be one no longer, has no lines but these.
+
+    Where it cannot be read, nothing tells whether it has; that is logged. ``named`` is the copy from now on.
+
+    Raises:
+        ReceiptsError: It has: the store and the receipts may have been set back, and this copy alone tells.
+    """
+    if bound is None or not bound.copy:
+        return
+    if any(is_same_place(bound.copy, place) for place in (lines.where, named) if place is not None):
+        return
+    recorded = await backends.recorded_copy(bound.copy)
+    if isinstance(recorded, str):
+        text = (
+            "the copy that the store knows was not compared; if it is found again, `hushsum admin verify` compares it"
+        )
+        _journal.warning(text, copy=bound.copy, why=recorded)
+        return
+    try:
+        check_prefix(await recorded.catch_up(), lines)
+    except ReceiptsError as error:
+        raise type(error)(
+            f"the copy that the store knows, {bound.copy}, would be given up, and it does not fit: {error}. Only if "
+            "it is certain that it is no longer this store's: move it away, and use the command again"
+        ) from error

@@ -19,6 +19,7 @@ from aggregator.errors import (
 )
 from aggregator.interfaces import Observer
 from aggregator.logs import journal
+from aggregator.release.lease import RENEWALS, HeldLease
 from aggregator.release.releaser import Releaser
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
 from aggregator.store.store import Store
@@ -27,7 +28,6 @@ from hushsum_proto.answers import Refusal, ServiceReason
 
 T = TypeVar("T")
 
-_RENEWALS: Final = 3  # renewals of a lease, or attempts to acquire it, in its duration
 _PATIENCE_S: Final = 5.0  # for cancelled tasks to end, and for the lease's return
 
 _journal = journal("leadership")
@@ -38,8 +38,7 @@ class _Term:
     """One lease of this process, and its releaser."""
 
     releaser: Releaser
-    fence: int
-    until_s: float
+    lease: HeldLease
     ready: asyncio.Event = field(default_factory=asyncio.Event)  # the releaser has started
     over: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -79,7 +78,7 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        return self._term is not None and self._runtime.monotonic() < self._term.until_s
+        return self._term is not None and self._runtime.monotonic() < self._term.lease.until_s
 
     async def start(self) -> None:
         """Begins to request the lease."""
@@ -107,7 +106,9 @@ class Leadership:
         if term is None:
             return
         try:
-            await within(_PATIENCE_S, self._store.return_lease(self._plan.id, fence=term.fence), runtime=self._runtime)
+            await within(
+                _PATIENCE_S, self._store.return_lease(self._plan.id, fence=term.lease.fence), runtime=self._runtime
+            )
         except (TimeoutError, *TRANSIENT) as error:
             self._observer.retried("return_lease", str(error))  # it expires by itself
 
@@ -169,13 +170,13 @@ class Leadership:
     async def _run(self) -> None:
         try:
             while True:
-                fence, until_s = await self._acquired()
-                await self._lead(_Term(self._new_releaser(fence), fence, until_s))
+                lease = await self._acquired()
+                await self._lead(_Term(self._new_releaser(lease.fence), lease))
         finally:
             self._first.set()
 
-    async def _acquired(self) -> tuple[int, float]:
-        """Repeats until this process has the lease; its fence, and its end by this process's clock."""
+    async def _acquired(self) -> HeldLease:
+        """Repeats until this process has the lease."""
         backoff = Backoff()
         while True:
             asked_s = self._runtime.monotonic()
@@ -183,8 +184,8 @@ class Leadership:
                 fence = await self._store.acquire_lease(self._plan.id, self._owner, self.address, self._lease_s)
                 backoff.reset()
                 if fence is not None:
-                    return fence, asked_s + self._lease_s
-                pause_s = self._lease_s / _RENEWALS
+                    return HeldLease(self._plan.id, fence, self._lease_s, asked_s + self._lease_s)
+                pause_s = self._lease_s / RENEWALS
             except TRANSIENT as error:
                 self._observer.retried("lease", str(error))
                 pause_s = backoff.next_s()
@@ -193,7 +194,7 @@ class Leadership:
     async def _lead(self, term: _Term) -> None:
         self._term = term
         self._observer.leading(True)  # noqa: FBT003  a fact that is told
-        _journal.info("releaser lease acquired", fence=term.fence)
+        _journal.info("releaser lease acquired", fence=term.lease.fence)
         working = self._spawn(term, self._work(term), "releaser")
         self._spawn(term, self._renew(term), "lease")
         try:
@@ -210,7 +211,7 @@ class Leadership:
         if term.releaser.stopped:
             self._observer.releasing_stopped("")  # the next releaser reports it again, if it still holds
         self._observer.leading(False)  # noqa: FBT003  a fact that is told
-        _journal.info("releaser lease lost", fence=term.fence)
+        _journal.info("releaser lease lost", fence=term.lease.fence)
         try:
             if term.tasks:
                 await within(_PATIENCE_S, asyncio.wait([*term.tasks]), runtime=self._runtime)
@@ -248,26 +249,8 @@ class Leadership:
 
     async def _renew(self, term: _Term) -> None:
         """Renews the lease while the releaser works, however long a draw takes; ends once another may have it."""
-        backoff, pause_s = Backoff(), self._lease_s / _RENEWALS
         try:
-            while True:
-                left_s = term.until_s - self._runtime.monotonic()
-                await self._runtime.sleep(min(pause_s, max(left_s, 0.0)))
-                asked_s = self._runtime.monotonic()
-                if asked_s >= term.until_s:
-                    return
-                try:
-                    note = term.releaser.stopped
-                    renewing = self._store.renew_lease(self._plan.id, self._lease_s, note, fence=term.fence)
-                    await within(term.until_s - asked_s, renewing, runtime=self._runtime)
-                except TRANSIENT as error:
-                    self._observer.retried("lease", str(error))
-                    pause_s = backoff.next_s()
-                else:
-                    backoff.reset()
-                    term.until_s, pause_s = asked_s + self._lease_s, self._lease_s / _RENEWALS
-        except (FencedError, TimeoutError) as error:
-            self._observer.retried("lease", str(error))
+            await term.lease.keep(self._store, self._runtime, lambda: term.releaser.stopped, self._observer.retried)
         finally:
             term.over.set()
 

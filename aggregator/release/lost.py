@@ -6,19 +6,18 @@ on with the next window. What was counted in a lost window is in the release tha
 again.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.errors import ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.model import StoredOutcome
+from aggregator.release.lease import operators_lease
 from aggregator.release.receipts import lost_outcomes, reconcile
+from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from hushsum.plan import Plan
 
-_LEASE_S: Final = 60.0
 _ID_SHOWN: Final = 12  # characters of a plan's id
 
 
@@ -71,60 +70,45 @@ async def find_lost(store: Store, receipts: Receipts) -> LostOutcomes:
     return LostOutcomes(windows, {plan_id: sorted(lost) for plan_id, lost in unknown.items()})
 
 
-async def mark_every_lost(store: Store, receipts: Receipts) -> LostOutcomes:
-    """As :func:`mark_lost`, of every plan that the store has; no process may release meanwhile.
+async def mark_every_lost(store: Store, receipts: Receipts, runtime: Runtime, *, owner: str) -> LostOutcomes:
+    """As :func:`mark_lost`, of every plan that the store has, while this command, ``owner``, holds its lease.
 
     Returns:
         What was lost. Outcomes of unknown plans are not marked.
+
+    Raises:
+        ReceiptsError: As :func:`mark_lost`, or a releaser or another command runs.
     """
     lost = await find_lost(store, receipts)
     for registered in await store.plans():
+        if registered.name not in lost.windows:
+            continue
         plan = await store.load_plan(registered.plan_id)
         assert plan is not None, "it is registered"
-        await mark_lost(plan, store, receipts)
+        async with operators_lease(plan.id, plan.name, store, runtime, owner=owner) as fence:
+            await mark_lost(plan, store, receipts, fence=fence)
     return lost
 
 
-async def mark_lost(plan: Plan, store: Store, receipts: Receipts) -> list[int]:
-    """Marks the outcomes of a plan that its receipts prove and the store lacks; no process may release meanwhile.
+async def mark_lost(plan: Plan, store: Store, receipts: Receipts, *, fence: int) -> list[int]:
+    """Marks the outcomes of a plan that its receipts prove and the store lacks; ``fence`` is that of the plan's lease.
 
     Returns:
         Their windows, in order; none if nothing is lost.
 
     Raises:
-        ReceiptsError: The receipts are not this store's, or a releaser runs.
+        FencedError: Another process has taken the lease.
+        ReceiptsError: The receipts are not this store's.
         StoreError: They are steps of a cumulative sequence.
     """
     lost = await lost_outcomes(plan.id, store, receipts)
     if not lost:
         return []
-    async with operators_lease(plan.id, plan.name, store) as fence:
-        await reconcile(plan.id, store, receipts, fence=fence)  # binds a store that was copied before it was bound
-        marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
-            await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)
-            for plan_id, kind, window, sha256, spend in lost
-        ]
-        outcomes = [(kind, window, sha256, spend) for _, kind, window, sha256, spend in lost]
-        await store.mark_lost(plan, outcomes, receipts=marks[-1], fence=fence)
+    await reconcile(plan.id, store, receipts, fence=fence)  # binds a store that was copied before it was bound
+    marks = [  # a copy of the receipts may lack the last one; nothing is published before both have it
+        await receipts.write(StoredOutcome(plan_id, kind, window, b"", sha256), spend)
+        for plan_id, kind, window, sha256, spend in lost
+    ]
+    outcomes = [(kind, window, sha256, spend) for _, kind, window, sha256, spend in lost]
+    await store.mark_lost(plan, outcomes, receipts=marks[-1], fence=fence)
     return [receipt.window for receipt in lost]
-
-
-@asynccontextmanager
-async def operators_lease(plan_id: bytes, name: str, store: Store) -> AsyncIterator[int]:
-    """Holds a plan's lease for an operator's command, and gives the fence that its writes name.
-
-    Raises:
-        ReceiptsError: A releaser runs.
-    """
-    fence = await store.acquire_lease(plan_id, "hushsum admin", "", _LEASE_S)
-    if fence is None:
-        held = await store.lease(plan_id)
-        left = "" if held is None else f" for {max(held.left_s, 0):.0f} s more"
-        raise ReceiptsError(
-            f"plan {name!r}: a releaser holds the lease{left}: stop every process of the service, and wait until it "
-            "ends"
-        )
-    try:
-        yield fence
-    finally:
-        await store.return_lease(plan_id, fence=fence)

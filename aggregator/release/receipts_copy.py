@@ -12,7 +12,8 @@ that was set back together with one of the two is found out by the other one.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
@@ -62,7 +63,8 @@ class CopiedReceipts:
 
         Raises:
             ForeignReceiptsError: They are missing or another store's, the copy included.
-            ReceiptsError: Either lacks what the store or the other one knows, or they differ.
+            ReceiptsError: Either lacks what the store or the other one knows, or they differ; or the store knows the
+                copy at another place.
         """
         # Others may write meanwhile: first the first sink, then the copy. What the copy has before the first sink is
         # read must be in that; what the first sink has must be in the copy as it is read after that.
@@ -70,6 +72,8 @@ class CopiedReceipts:
         await self._first.check(bound)
         first = await self._first.catch_up()
         copy = await self._copy.catch_up()
+        if bound.copy and not is_same_place(bound.copy, copy.where):
+            raise _moved(copy, bound.copy)
         if bound.id and not copy.kept:
             raise _no_copy(copy, first)
         _check_lines(copy, before, first)
@@ -110,6 +114,39 @@ class CopiedReceipts:
         for kept in first.kept[len(copy.kept) :]:
             await self._copy.append(kept)
         return copy.where
+
+
+class TopicPlace(NamedTuple):
+    """A topic, and the addresses of its brokers."""
+
+    name: str
+    bootstrap: str
+
+    @property
+    def addresses(self) -> set[str]:
+        return {address.strip() for address in self.bootstrap.split(",")}
+
+
+def place_of(where: str) -> Path | TopicPlace | None:
+    """What :attr:`ReceiptLines.where` names; None where it is in memory."""
+    kind, _, place = where.partition(" ")
+    if kind == "receipts":
+        return Path(place)
+    name, _, bootstrap = place.partition(" at ")
+    return TopicPlace(name, bootstrap) if kind == "topic" else None
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two texts of :attr:`ReceiptLines.where` name one file, by whatever paths, or one topic.
+
+    Topics of one name are one where their brokers have an address in common: it leads to one cluster.
+    """
+    here, there = place_of(one), place_of(other)
+    if isinstance(here, TopicPlace) and isinstance(there, TopicPlace):
+        return here.name == there.name and not here.addresses.isdisjoint(there.addresses)
+    if isinstance(here, Path) and isinstance(there, Path):
+        return here.resolve() == there.resolve() or (here.exists() and there.exists() and here.samefile(there))
+    return one == other
 
 
 def check_prefix(copy: ReceiptLines, first: ReceiptLines) -> None:
@@ -166,6 +203,17 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
     for kept in lacking:
         await copy.append(kept)
     return len(lacking)
+
+
+def _moved(copy: ReceiptLines, known: str) -> ReceiptsError:
+    """The error where the settings name another copy than the store knows: which of the two is newer cannot be told."""
+    has = plural(len(copy.kept), "line") if copy.kept else "missing or empty"
+    return ReceiptsError(
+        f"receipts_copy names {copy.where} ({has}), but this store knows the copy of its receipts at {known}; nothing "
+        "is released until the setting names that one and the service is started again. If it was moved, or is lost "
+        f"for good, stop the service and use {_BEGIN}: it compares both with the receipts, completes the new one, and "
+        "records its place. To go on without a copy, remove the setting and use `hushsum admin end-receipts-copy`"
+    )
 
 
 def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:

@@ -362,7 +362,7 @@ async def receipts_mark(tx: Transaction) -> ReceiptsMark | None:
 async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
     """Binds the store to these receipts for good, unless it is bound; returns the mark that it is bound to.
 
-    Where they have a copy, its place is recorded in either case.
+    Where they have a copy, its place is recorded in either case, unless the store knows one.
 
     ``plan_id`` belongs to the releaser that holds the fence.
     """
@@ -382,7 +382,7 @@ async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *,
 
 
 async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
-    """Records how far the receipts reach, and their copy; releasers of several plans may report in any order.
+    """Records how far the receipts reach, and their copy if none is known; releasers may report in any order.
 
     Raises:
         StoreError: They are not those that the store is bound to.
@@ -402,19 +402,17 @@ async def _receipts_copy(tx: Transaction) -> str | None:
 
 
 async def _note_copy(tx: Transaction, place: str) -> None:
-    if place and await _receipts_copy(tx) != place:
-        await tx.execute(
-            "INSERT INTO receipts_copy (number, place) VALUES (1, $1) "
-            "ON CONFLICT (number) DO UPDATE SET place = excluded.place",
-            place,
-        )
+    """Records the copy of the receipts, unless one is known: another takes its place by a command alone."""
+    if place:
+        await tx.execute("INSERT INTO receipts_copy (number, place) VALUES (1, $1) ON CONFLICT DO NOTHING", place)
 
 
 async def set_receipts(tx: Transaction, found: ReceiptsMark, *, fences: Mapping[bytes, int]) -> None:
     """Records receipts that an operator has begun a copy of, ended the copy of, or made from it.
 
     The mark is of all their lines; an empty ``copy`` ends the copy. It may set the store's mark back, so that nobody
-    may release meanwhile: ``fences`` has the fence of each plan's lease, by the plan's id.
+    may release meanwhile: ``fences`` has the fence of each plan's lease, by the plan's id. A store that is not bound
+    to receipts is bound to these.
 
     Raises:
         FencedError: Another process has taken a lease.
@@ -425,9 +423,15 @@ async def set_receipts(tx: Transaction, found: ReceiptsMark, *, fences: Mapping[
     for plan_id, fence in fences.items():
         await check_lease(tx, await plan_number(tx, plan_id), fence)
     row = await tx.fetch_row("SELECT id FROM receipts WHERE number = 1", lock=True)
-    if row is None or row[0] != found.id:
+    if row is not None and row[0] and row[0] != found.id:
         raise StoreError("store: the receipts belong to another store; restore them")
-    await tx.execute("UPDATE receipts SET lines = $1, digest = $2", found.lines, found.digest)
+    await tx.execute(
+        "INSERT INTO receipts (number, id, lines, digest) VALUES (1, $1, $2, $3) ON CONFLICT (number) DO UPDATE "
+        "SET id = excluded.id, lines = excluded.lines, digest = excluded.digest",
+        found.id,
+        found.lines,
+        found.digest,
+    )
     await tx.execute("DELETE FROM receipts_copy")
     await _note_copy(tx, found.copy)
 

@@ -157,7 +157,7 @@ async def test_a_second_topic_is_begun_by_an_operator_and_compared_at_a_start(
             (rebuild_receipts, copied),
             (end_receipts_copy, config),
         ):
-            with pytest.raises(ReceiptsError, match=r"plan 'test': a releaser holds the lease for \d+ s more: stop"):
+            with pytest.raises(ReceiptsError, match=r"plan 'test': \S+ holds the releaser lease for \d+ s more"):
                 await repair(repaired, SystemRuntime())
     found = await states(copied)
     assert (found["receipts"], found["copy of the receipts"], found["plan test: receipts"]) == ("ok", "ok", "ok")

@@ -242,7 +242,9 @@ class World(Stage):
         self._connection().execute("UPDATE leases SET until_ms = 0")
         receipts = CopiedReceipts(*(sink.here for sink in self._sinks.values()))
         try:
-            windows = run_to_end(mark_lost(self.books.plan, self._inner, receipts))
+            fence = run_to_end(self._inner.acquire_lease(self.books.plan.id, "operator", "", 0))
+            assert fence is not None
+            windows = run_to_end(mark_lost(self.books.plan, self._inner, receipts, fence=fence))
         except AggregatorError:
             return  # a sink is lost, or a sequence cannot go on
         if windows:

@@ -34,7 +34,7 @@ async def marked(folder: Path, runtime: ManualRuntime, plan: Plan = PLAN) -> lis
     """What an operator does: the windows that were lost."""
     site = await DiskSite.open(folder, plan, runtime)
     try:
-        return await mark_lost(plan, site.store, site.receipts)
+        return await mark_lost(plan, site.store, site.receipts, fence=site.fence)
     finally:
         await site.die()
 
@@ -169,7 +169,7 @@ async def test_nothing_is_marked_by_receipts_of_another_store_or_where_something
     site = await DiskSite.open(tmp_path, PLAN, runtime)
     for receipts, why in ((other, "expected the 2 lines"), (MemoryReceipts(), "0 lines without an id")):
         with pytest.raises(ReceiptsError, match=why):
-            await mark_lost(PLAN, site.store, receipts)
+            await mark_lost(PLAN, site.store, receipts, fence=site.fence)
     assert len(await lost_outcomes(PLAN.id, site.store, site.receipts)) == 2
     await site.die()
 
