@@ -68,10 +68,11 @@ class DiskSite:
         entropy: Entropy | None = None,
         fence: int | None = None,
         copied: bool = False,
+        copy_name: str = "copy.jsonl",
     ) -> Self:
         """Opens everything that a service opens, in its order; calls that change something go through ``steps``.
 
-        ``copied``: there is a copy of the receipts.
+        ``copied``: there is a copy of the receipts, in the file ``copy_name``.
 
         With the fence of another site it shares that one's lease; else the other one has lost it.
         """
@@ -82,7 +83,7 @@ class DiskSite:
         receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime, ReplayableEntropy(b"receipts"))
         both: Receipts = steps.around(receipts, *RECEIPTS_STEPS)
         if copied:
-            copy = await ReceiptsFile.open(folder / "copy.jsonl", runtime, ReplayableEntropy(b"copy"))
+            copy = await ReceiptsFile.open(folder / copy_name, runtime, ReplayableEntropy(b"copy"))
             both = CopiedReceipts(steps.around(receipts, *RECEIPTS_STEPS), steps.around(copy, *RECEIPTS_STEPS))
         site = cls(folder, plan, runtime, log, store, receipts)
         site.window = await store.first_window(plan.id)

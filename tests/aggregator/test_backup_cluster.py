@@ -16,8 +16,9 @@ from aggregator.backup import MANIFEST, BackupError, Restored
 from aggregator.backup_cluster import back_up_cluster, restore_cluster, without_password
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError
+from aggregator.release.kafka_receipts import ReceiptsTopic
 from aggregator.release.lost import LostOutcomes
-from aggregator.release.receipts import Receipt, read_line
+from aggregator.release.receipts import KeptLine, Receipt, read_line
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, mark_all_lost, rebuild_receipts
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import verify
@@ -163,6 +164,61 @@ async def test_a_second_topic_is_begun_by_an_operator_and_compared_at_a_start(
     assert (found["receipts"], found["copy of the receipts"], found["plan test: receipts"]) == ("ok", "ok", "ok")
 
 
+async def test_of_two_commands_at_once_the_second_is_refused_and_the_first_comes_to_its_end(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = cluster_config(tmp_path, kafka, postgres.fresh_database())
+    async with service_of(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released(client)
+    copied = with_copy(config, kafka)
+    append, is_copying, goes_on = ReceiptsTopic.append, asyncio.Event(), asyncio.Event()
+
+    async def held(sink: ReceiptsTopic, kept: KeptLine) -> None:
+        is_copying.set()
+        await goes_on.wait()
+        await append(sink, kept)
+
+    monkeypatch.setattr(ReceiptsTopic, "append", held)
+    first = asyncio.create_task(begin_receipts_copy(copied, SystemRuntime()))
+    await is_copying.wait()
+    with pytest.raises(ReceiptsError, match=r"plan 'test': hushsum admin \S+ holds the releaser lease for \d+ s more"):
+        await begin_receipts_copy(copied, SystemRuntime())
+    goes_on.set()
+    assert await first == 2
+
+
+async def test_another_topic_than_the_store_knows_is_refused_and_a_newer_one_is_not_given_up(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    """The topic of receipts is lost and made from an older copy; the copy that the store knows has one receipt more."""
+    runtime = SystemRuntime()
+    alone = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
+    copied = with_copy(alone, kafka)
+    async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released(client)
+    await back_up_cluster(copied, tmp_path / "before", runtime)
+    other = with_copy(alone, kafka, "other")
+    assert await begin_receipts_copy(other, runtime) == 2
+    assert await begin_receipts_copy(copied, runtime) == 0, "back to the first one"
+    found = await states(other)
+    assert f"receipts_copy names topic {alone.kafka_prefix}.other at {kafka.bootstrap} (2 lines), but" in str(found)
+    async with service_of(copied, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
+        await released(client)
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.delete_topics([f"{alone.kafka_prefix}.receipts"])
+    older = elsewhere(other, postgres.fresh_database())
+    with pytest.raises(ReceiptsError, match="missing, although this store has receipts"):
+        await restore_cluster(tmp_path / "before", older, runtime)
+    with pytest.raises(
+        ReceiptsError, match=rf"the copy that the store knows, topic {alone.kafka_prefix}.copy at .*, wo"
+    ):
+        await rebuild_receipts(older, runtime)
+    await admin.delete_topics([f"{alone.kafka_prefix}.copy"])
+    await admin.close()
+    assert await rebuild_receipts(older, runtime) == 2
+
+
 @pytest.mark.long
 async def test_lost_outcomes_of_an_older_dump_are_marked_although_the_copy_of_the_receipts_is_lost_too(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
@@ -202,9 +258,9 @@ async def test_lost_outcomes_of_an_older_dump_are_marked_although_the_copy_of_th
         assert not [state for state in found.values() if state.startswith("failed")]
 
 
-def with_copy(config: Config, kafka: KafkaBroker) -> Config:
+def with_copy(config: Config, kafka: KafkaBroker, name: str = "copy") -> Config:
     """The same with a copy of the receipts."""
-    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{config.kafka_prefix}.copy"}
+    more = {"receipts_copy": f"kafka://{kafka.bootstrap}/{config.kafka_prefix}.{name}"}
     return Config.of(**{**config.model_dump(exclude_unset=True), **paths(config), **more, "postgres_dsn": config.dsn})
 
 
