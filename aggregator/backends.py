@@ -99,6 +99,11 @@ class Backends:
         self._close_at_the_end("the database", self._store.close)
         return self._store
 
+    @property
+    def store_file(self) -> Path | None:
+        """Where the store is, if it is a file; it may be missing."""
+        return self._files.store if self._config.store == "sqlite" else None
+
     def use_store(self, store: Store) -> None:
         """Reads the store from this copy, which the caller closes."""
         self._store = store

@@ -25,7 +25,7 @@ from aggregator.errors import AggregatorError, LogGapError, ReceiptsError
 from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.model import RegisteredPlan
 from aggregator.release.lost import LostOutcomes, find_lost, mark_every_lost
-from aggregator.release.receipts import ReceiptLines, ReceiptsFile, plural, reconcile
+from aggregator.release.receipts import ALL_LOST, ReceiptLines, ReceiptsFile, plural, reconcile
 from aggregator.release.receipts_copy import check_prefix
 from aggregator.runtime import Runtime
 from aggregator.sqlite import DatabaseKind
@@ -43,10 +43,6 @@ OLDER: Final = (
     "the store was written by an older version: start the service once with this version, and back it up then"
 )
 _BYTES_MAX: Final = 1 << 20  # of a manifest
-_ALL_LOST: Final = (
-    "If all are lost, nothing can tell: begin with a new store, and subtract what the ledger of the old one shows as "
-    "spent from the limits of the new plans"
-)
 
 
 class BackupError(AggregatorError):
@@ -136,7 +132,7 @@ async def _taken(data: Path, receipts: Path, target: Path, runtime: Runtime) -> 
                     f"{_TRIES} times the copies of store, log and receipts did not fit each other: {error}. Stop the "
                     "service, and find out why: `hushsum admin verify`"
                 ) from error
-    lines = await _lines_of(target / RECEIPTS, runtime)
+    lines = (await _read(target / RECEIPTS, runtime)).lines
     return await write_back_up(target, [STORE, LOG, RECEIPTS], plans, lines, runtime)
 
 
@@ -220,16 +216,15 @@ async def restore(
             are an error.
 
     Raises:
-        BackupError: The source is no back-up or was changed, receipts are those of a back-up, the target is not empty,
-            or outcomes are lost.
+        BackupError: The source is no back-up or was changed, receipts are those of a back-up or cut off, the target is
+            not empty, or outcomes are lost.
         ReceiptsError: The receipts are not those of the back-up's store, or contradict each other.
         StoreError: A cumulative sequence has lost steps.
     """
     await runtime.blocking(check_digests, source, {STORE, LOG, RECEIPTS})
     if not receipts:
         raise BackupError(
-            "receipts that survived are required: they tell what was published after the back-up was taken. "
-            f"{_ALL_LOST}"
+            f"receipts that survived are required: they tell what was published after the back-up was taken. {ALL_LOST}"
         )
     for path in receipts:
         if await runtime.blocking(_is_of_a_back_up, path, source):
@@ -237,7 +232,7 @@ async def restore(
                 f"receipts {path}: this file is part of a back-up, and cannot tell what was published after that was "
                 "taken: those windows would be drawn again. Give the receipts that the service wrote last "
                 "(receipts.jsonl in its data directory, or the file of the setting receipts), or their copy "
-                f"(receipts_copy). {_ALL_LOST}"
+                f"(receipts_copy). {ALL_LOST}"
             )
     newest = await _newest(source / RECEIPTS, receipts, runtime)
     made = await runtime.blocking(_make_empty, target)
@@ -336,15 +331,23 @@ async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> P
     """The longest of some files of receipts, of which the others, and that of the back-up, are beginnings.
 
     Raises:
-        BackupError: The back-up's own file is longer than each of them.
+        BackupError: The back-up's own file is longer than each of them, or one ends with an incomplete line that no
+            other one has.
         ReceiptsError: They contradict each other, or one cannot be read.
     """
-    read = {path: await _lines_of(path, runtime) for path in dict.fromkeys(given)}
-    longest = max(read, key=lambda path: len(read[path].kept))
-    own = await _lines_of(backed_up, runtime)
-    check_newer(read[longest], own)
-    for lines in read.values():
-        check_prefix(lines, read[longest])
+    read = {path: await _read(path, runtime) for path in dict.fromkeys(given)}
+    longest = max(read, key=lambda path: len(read[path].lines.kept))
+    own, newest = (await _read(backed_up, runtime)).lines, read[longest].lines
+    check_newer(newest, own)
+    for path, each in read.items():
+        check_prefix(each.lines, newest)
+        if each.is_torn and len(each.lines.kept) == len(newest.kept):
+            raise BackupError(
+                f"receipts {path}: the last line is incomplete: either the file was cut off while it was copied, and "
+                "receipts are missing whose windows would be drawn again; or the service was killed while it wrote the "
+                "line. Name the whole file, or another one that has this line. Only if it is certain that the service "
+                "itself left the file so: remove the incomplete line, and use the command again"
+            )
     return longest
 
 
@@ -360,15 +363,17 @@ def check_newer(newest: ReceiptLines, own: ReceiptLines) -> None:
         raise BackupError(
             f"{newest.where}: {plural(len(newest.kept), 'line')}, and the back-up's own receipts have {len(own.kept)}: "
             "they are older than the back-up, and cannot tell what was published after it was taken. The newest "
-            f"receipts that survived are required. {_ALL_LOST}"
+            f"receipts that survived are required. {ALL_LOST}"
         )
     check_prefix(own, newest)
 
 
-async def _lines_of(path: Path, runtime: Runtime) -> ReceiptLines:
+async def _read(path: Path, runtime: Runtime) -> ReceiptsFile:
     if not await runtime.blocking(path.exists):
-        raise ReceiptsError(f"receipts {path}: no such file")
-    return (await ReceiptsFile.open(path, runtime, OsEntropy(), repairs=False)).lines
+        raise ReceiptsError(
+            f"receipts {path}: no such file: is its disk mounted? Name every one that survived, and no other"
+        )
+    return await ReceiptsFile.open(path, runtime, OsEntropy(), repairs=False)
 
 
 def _copy_database(kind: DatabaseKind, source: Path, target: Path) -> None:

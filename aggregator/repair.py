@@ -15,7 +15,7 @@ from aggregator.logs import journal
 from aggregator.model import ReceiptsMark
 from aggregator.release.lease import operators_lease
 from aggregator.release.lost import LostOutcomes, mark_every_lost
-from aggregator.release.receipts import ReceiptLines, check_published, reconcile
+from aggregator.release.receipts import NO_SOURCE, ReceiptLines, check_published, reconcile
 from aggregator.release.receipts_copy import begin_copy, check_prefix, is_same_place
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
@@ -79,7 +79,7 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
         bound = await store.receipts_mark()
         # In a topic the lost lines may have been there twice, and the mark counts all.
         if config.log == "sqlite" and bound is not None:
-            await sinks.copy.check(bound)
+            lines.check(bound, NO_SOURCE)
         if not await check_published(store, lines):
             _journal.warning(
                 "the store knows of no receipts and has published nothing: whether the copy is its own cannot be told; "

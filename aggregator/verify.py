@@ -18,7 +18,7 @@ from aggregator.errors import AggregatorError, ConfigError, ForeignReceiptsError
 from aggregator.model import Outcome, RegisteredPlan
 from aggregator.observability.metrics import Metrics
 from aggregator.release.copies import folder_name
-from aggregator.release.receipts import Receipt, plural, published_outcomes, reconcile
+from aggregator.release.receipts import ALL_LOST, Receipt, plural, published_outcomes, reconcile
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.windows import WindowState
@@ -87,17 +87,18 @@ class _Verification:
         if not self._backends.is_current:
             return
         sinks = await self._sinks(store)
-        receipts: list[Receipt] = []
+        receipts: list[Receipt] | None = None
         if sinks is not None:
-            receipts = [Receipt(*each) for each in await sinks.receipts.read()]
+            receipts = await self._own(store, sinks)
             await self._receipts(store, plans, sinks)
-            self._unknown_plans(plans, receipts)
+            self._unknown_plans(plans, receipts or [])
         for plan in plans:
             await self._log(store, plan)
         for plan in plans:
-            await self._outcomes(store, plan, {each.key: each for each in receipts})
-        if sinks is None:
-            self._report("ledger", "not checked", "it is compared with the receipts, which were not read")
+            await self._outcomes(store, plan, {each.key: each for each in receipts or []})
+        if receipts is None:
+            text = "it is compared with this store's receipts, which were not found"
+            self._report("ledger", "not checked", text)
         else:
             for population in sorted({plan.population for plan in plans}):
                 await self._ledger(store, population, plans, receipts)
@@ -110,6 +111,10 @@ class _Verification:
             text = "it is of an older version: the next start upgrades it, and it can be verified after that"
             self._report("store", "not checked", text)
             return []
+        if (file := self._backends.store_file) is not None and not file.exists():
+            text = f"{file.parent} has no {file.name}: restore it from a back-up: `hushsum admin restore`"
+            self._report("store", "failed", text)
+            return []
         plans = await store.plans()
         published = len(await published_outcomes(store))
         self._report("store", "ok", f"{plural(len(plans), 'plan')}, {plural(published, 'published outcome')}")
@@ -120,10 +125,16 @@ class _Verification:
         try:
             sinks = await self._backends.sinks(repairs=False)
             named = [("receipts", sinks.first), *([] if sinks.copy is None else [("copy of the receipts", sinks.copy)])]
+            has_lines = [bool((await sink.catch_up()).kept) for _, sink in named]
             for name, sink in named:
                 mark, count = (await sink.catch_up()).mark, len(await sink.read())
                 if is_bound and not mark.lines:
-                    self._report(name, "failed", f"{(await sink.catch_up()).where}: missing or empty: {_LOST}")
+                    where = (await sink.catch_up()).where
+                    self._report(
+                        name,
+                        "failed",
+                        f"{where}: missing or empty: {_LOST if any(has_lines) else f'find it. {ALL_LOST}'}",
+                    )
                     continue
                 text = f"readable: {plural(count, 'receipt')}, {plural(mark.lines, 'line')}"
                 id_, checksum = mark.id.hex()[:8] or "none", mark.digest.hex()[:_SHOWN]
@@ -142,6 +153,15 @@ class _Verification:
                 "copy of the receipts", "not checked", "receipts_copy is not set, and the store knows of no copy"
             )
         return sinks
+
+    async def _own(self, store: Store, sinks: Sinks) -> list[Receipt] | None:
+        """What those sinks prove that are this store's; None if neither is."""
+        bound, found = await store.receipts_mark(), dict[tuple[bytes, str, int], Receipt]()
+        lines = [await sink.catch_up() for sink in (sinks.first, sinks.copy) if sink is not None]
+        own = [each for each in lines if bound is None or bound.id in {b"", each.mark.id}]
+        for each in reversed(own):
+            found |= {receipt.key: receipt for receipt in each.receipts}
+        return [*found.values()] if own else None
 
     async def _receipts(self, store: Store, plans: list[RegisteredPlan], sinks: Sinks) -> None:
         """Receipts and outcomes, each way, as a releaser compares them at its start."""

@@ -22,14 +22,20 @@ from aggregator.release.receipts import (
     Receipt,
     ReceiptLines,
     ReceiptsHeader,
+    TornLineError,
     missing,
     read_line,
 )
+from aggregator.release.receipts_copy import missing_copy
 from aggregator.runtime import Runtime
 from hushsum.entropy import Entropy
 from hushsum.privacy.events import Spend
 
-_UNTIL: Final = "nothing is released until the topic is restored"
+_UNTIL: Final = (
+    "nothing is released until the topic is restored. If the other one, the receipts or their copy, is whole and has no "
+    "fewer lines, delete this topic, and make it from that: `hushsum admin begin-receipts-copy` makes a copy, with "
+    "--reverse the receipts"
+)
 _SLICE_MS: Final = 500
 
 
@@ -84,8 +90,8 @@ class ReceiptsTopic:
         needs = receipts_topic(settings, name)
         # A copy may be in another cluster: the store records where.
         where = f"topic {needs.name}" if name is None else f"topic {name} at {settings.bootstrap}"
-        gone = missing(where) if made else None
-        warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone)).warnings
+        gone = missing(where) if name is None else missing_copy(where, "receipts_copy names it")
+        warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone if made else None)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
         receipts = cls(settings, needs.name, where, writer, runtime, entropy, warnings)
         try:
@@ -155,7 +161,7 @@ class ReceiptsTopic:
         end: int = (await consumer.end_offsets([where]))[where]
         if first > 0 or end < self._next:
             held, read = f"holds messages {first} to {end - 1}", max(self._next, 1)
-            raise ReceiptsError(f"topic {where.topic}: {held}, expected all since 0, at least {read}; {_UNTIL}")
+            raise ReceiptsError(f"{self.lines.where}: {held}, expected all since 0, at least {read}; {_UNTIL}")
         if end == self._next:
             return
         consumer.assign([where])
@@ -172,7 +178,9 @@ class ReceiptsTopic:
         line = record.value or b""
         try:
             held, _ = read_line(line)
-        except ReceiptsError as error:
-            raise type(error)(f"topic {self._where.topic}, message {record.offset}: {error}; {_UNTIL}") from error
+        except TornLineError as error:
+            raise TornLineError(f"{self.lines.where}, message {record.offset}: {error}; {_UNTIL}") from error
+        except ReceiptsError as error:  # a newer format
+            raise ReceiptsError(f"{self.lines.where}, message {record.offset}: {error}") from error
         self.lines.add(line, held)
         self._next = record.offset + 1

@@ -46,6 +46,16 @@ _RESTORE: Final = (
     "nothing is released until the receipts of this store are restored and the service is started again. If their copy "
     "survived, `hushsum admin begin-receipts-copy --reverse` makes them from it"
 )
+#: What is left where all receipts are lost.
+ALL_LOST: Final = (
+    "If all are lost, nothing can tell what was published: begin with a new store, and subtract what the ledger of the "
+    "old one shows as spent from the limits of the new plans"
+)
+#: The end of an error where lost receipts are to be made from a copy.
+NO_SOURCE: Final = (
+    "the receipts are not made from it. Find the newest copy of this store's receipts, and name it by receipts_copy. "
+    f"{ALL_LOST}"
+)
 
 
 class TornLineError(ReceiptsError):
@@ -120,7 +130,8 @@ def read_line(line: bytes, before: int = 0) -> tuple[ReceiptsHeader | Receipt, i
             return _of_fields(fields), checksum
     except (HushsumError, ValueError, KeyError, TypeError, AssertionError) as error:
         raise TornLineError(f"not a receipt: {error}") from error
-    raise ReceiptsError(f"format {number}; this version reads up to {RECEIPTS_FORMAT}: update the service")
+    newest = f"this version reads up to {RECEIPTS_FORMAT}"
+    raise ReceiptsError(f"format {number}; {newest}: update the service; nothing is released before that")
 
 
 class KeptLine(NamedTuple):
@@ -197,10 +208,10 @@ class ReceiptLines:
             )
         return known is not None
 
-    def check(self, bound: ReceiptsMark) -> None:
+    def check(self, bound: ReceiptsMark, advice: str = _RESTORE) -> None:
         """Compares the lines with the store's mark of its receipts; there may be more lines.
 
-        A store of an older version knows no id: it accepts any receipts as its own.
+        A store of an older version knows no id: it accepts any receipts as its own. ``advice`` ends the error.
 
         Raises:
             ForeignReceiptsError: They are not this store's.
@@ -210,15 +221,15 @@ class ReceiptLines:
             return
         found, known = self.mark, f"{plural(bound.lines, 'line')} of receipts {_shown(bound.id)} of this store"
         if not found.id:
-            came = f"{plural(found.lines, 'line')} without an id"
-            raise ForeignReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
+            came = f"{plural(found.lines, 'line')} without an id" if found.lines else "missing or empty"
+            raise ForeignReceiptsError(f"{self.where}: {came}, expected the {known}; {advice}")
         if found.id != bound.id:
-            raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {_RESTORE}")
+            raise ForeignReceiptsError(f"{self.where}: receipts {_shown(found.id)}, expected the {known}; {advice}")
         if found.lines < bound.lines:
-            raise ReceiptsError(f"{self.where}: it has {found.lines} of the {known}: an older copy; {_RESTORE}")
+            raise ReceiptsError(f"{self.where}: it has {found.lines} of the {known}: an older copy; {advice}")
         if self._digests[bound.lines] != bound.digest:
             came = "other lines with the same id, from another copy"
-            raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {_RESTORE}")
+            raise ReceiptsError(f"{self.where}: {came}, expected the {known}; {advice}")
 
 
 def plural(count: int, noun: str) -> str:
@@ -250,6 +261,10 @@ def _shown(id_: bytes) -> str:
 
 
 _UNTIL: Final = "nothing is released until it is restored and the service is started again"
+_DAMAGED: Final = (
+    f"{_UNTIL}. If the other one, the receipts or their copy, is whole and has no fewer lines, move this file away, and "
+    "make it from that: `hushsum admin begin-receipts-copy` makes a copy, with --reverse the receipts"
+)
 
 #: Every line begins so, because its fields are sorted.
 _BEGINNING: Final = b'{"checksum":"'
@@ -264,6 +279,7 @@ class ReceiptsFile:
         self._path, self._runtime, self._entropy, self._repairs = path, runtime, entropy, repairs
         self._guard = threading.Lock()
         self.lines = ReceiptLines(f"receipts {path}")
+        self.is_torn = False  # whether the last line was incomplete
         self._exists = False
         self._checksum = 0  # of the last line
         self._size = 0  # of all complete lines, in bytes
@@ -329,8 +345,10 @@ class ReceiptsFile:
     def _take(self, line: bytes, number: int) -> None:
         try:
             held, checksum = read_line(line, self._checksum)
-        except ReceiptsError as error:
-            raise type(error)(f"receipts {self._path}, line {number}: {error}; {_UNTIL}") from error
+        except TornLineError as error:
+            raise TornLineError(f"receipts {self._path}, line {number}: {error}; {_DAMAGED}") from error
+        except ReceiptsError as error:  # a newer format, or two receipts of an outcome
+            raise ReceiptsError(f"receipts {self._path}, line {number}: {error}") from error
         self.lines.add(line, held)
         self._checksum, self._size = checksum, self._size + len(line) + 1
 
@@ -340,7 +358,8 @@ class ReceiptsFile:
             self._take(tail, number)
         except TornLineError:
             if number == 1 and not (tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)):
-                raise ReceiptsError(f"receipts {self._path}: not a receipts file; {_UNTIL}") from None
+                raise ReceiptsError(f"receipts {self._path}: not a receipts file; {_DAMAGED}") from None
+            self.is_torn = True
             torn = self._path.with_name(self._path.name + ".torn")
             if not self._repairs:
                 text = "incomplete receipt will be truncated at the start"
@@ -534,12 +553,13 @@ async def check_published(store: Store, lines: ReceiptLines) -> bool:
     bound = await store.receipts_mark()
     if bound is not None and bound.id and bound.id != lines.mark.id:
         came = f"receipts {_shown(lines.mark.id)}" if lines.mark.id else "no receipts"
-        raise ForeignReceiptsError(f"{lines.where}: {came}, expected receipts {_shown(bound.id)} of this store")
+        known = f"expected receipts {_shown(bound.id)} of this store"
+        raise ForeignReceiptsError(f"{lines.where}: {came}, {known}; {NO_SOURCE}")
     is_own = bound is not None and bool(bound.id)
     for plan in await store.plans():
         outcomes = await store.outcomes(plan.plan_id)
         if problem := _compared(plan.plan_id, outcomes, lines.receipts).problem:
-            raise ReceiptsError(f"{lines.where}: {problem}")
+            raise ReceiptsError(f"{lines.where}: {problem}; {NO_SOURCE}")
         is_own |= any(outcome.published for outcome in outcomes)
     return is_own
 

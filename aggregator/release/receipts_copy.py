@@ -164,8 +164,9 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
     if copy.kept and first.kept and copy.mark.id != first.mark.id:
         raise ForeignReceiptsError(
             f"{copy.where}: receipts {copy.mark.id.hex()[:8] or 'without an id'}, but {first.where} has receipts "
-            f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released until the ones "
-            "of this store are restored and the service is started again"
+            f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released. Put the file or "
+            "topic that is not this store's away, and name this store's: where one of the two is lost, it is made from "
+            "the other (`hushsum admin begin-receipts-copy --help`)"
         )
     common = min(len(copy.kept), len(first.kept))
     if copy.kept_digest(common) != first.kept_digest(common):
@@ -217,8 +218,13 @@ def _moved(copy: ReceiptLines, known: str) -> ReceiptsError:
 
 
 def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
+    return missing_copy(copy.where, f"{first.where} has {plural(len(first.kept), 'line')}")
+
+
+def missing_copy(where: str, why: str) -> ForeignReceiptsError:
+    """The error if there is no copy although there must be one: ``why``."""
     return ForeignReceiptsError(
-        f"{copy.where}: missing, although {first.where} has {plural(len(first.kept), 'line')}; nothing is released "
+        f"{where}: missing, although {why}; nothing is released "
         f"until it is restored and the service is started again. If there never was one, or it is lost for good, "
         f"{_BEGIN} makes it from the receipts that are left; where the store is older than these, use `hushsum admin "
         "mark-lost` without receipts_copy first"

@@ -235,7 +235,7 @@ async def test_another_topic_in_its_place_is_told_from_it(receipts: ReceiptsTopi
     mark = await receipts.begin()
     await deleted(settings)
     another = await opened_receipts(settings, b"another")
-    with pytest.raises(ForeignReceiptsError, match="0 lines without an id, expected the 2 lines of receipts"):
+    with pytest.raises(ForeignReceiptsError, match="missing or empty, expected the 2 lines of receipts"):
         await another.check(mark)
     await another.begin()
     why = r"receipts [0-9a-f]{8}, expected the 2 lines of receipts [0-9a-f]{8}"

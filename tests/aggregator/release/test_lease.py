@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import cast
 
 import pytest
 
@@ -55,7 +54,7 @@ async def test_a_command_whose_database_does_not_answer_loses_its_lease_and_writ
     runtime, hooks = ManualRuntime(), Hooks()
     async with registered(runtime) as store, AsyncExitStack() as stack:
         hooks.put("renew_lease", *[unreachable] * 1000)
-        hooked = cast("Store", hooks.around(store))
+        hooked = hooks.around(store)
         fence = await stack.enter_async_context(operators_lease(PLAN.id, PLAN.name, hooked, runtime, owner="admin 1"))
         for _ in range(10):
             await runtime.advance(5)

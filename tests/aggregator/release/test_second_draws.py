@@ -106,8 +106,8 @@ async def test_a_store_that_is_older_than_its_receipts_stops_releasing_and_count
     ("happened", "why"),
     [
         (is_lost, r"receipts\.jsonl: missing, although this store has receipts; .* are restored"),
-        (is_emptied, r"receipts\.jsonl: 0 lines without an id, expected the 1 line"),
-        (has_lost_its_header, r"receipts\.jsonl: 0 lines without an id, expected the 1 line"),
+        (is_emptied, r"receipts\.jsonl: missing or empty, expected the 1 line"),
+        (has_lost_its_header, r"receipts\.jsonl: missing or empty, expected the 1 line"),
     ],
 )
 async def test_an_older_store_whose_receipts_are_gone_draws_no_window_again(
