@@ -230,8 +230,7 @@ class Backends:
         """The copy that the store knows at a place, to be read alone; or why that cannot be done: it may be lost.
 
         Raises:
-            ConfigError: A service uses the file.
-            ReceiptsError: It is damaged, or of a newer format.
+            ReceiptsError: It is damaged, of a newer format, or cannot be read.
         """
         where = place_of(place)
         if isinstance(where, TopicPlace) and self._config.log == "kafka":
@@ -243,7 +242,9 @@ class Backends:
             except (ConfigError, LogError) as error:
                 return str(error)
         if isinstance(where, Path) and self._config.log == "sqlite":
-            return await self._receipts_file(where, repairs=False, warns=False) if where.exists() else "missing"
+            if not where.exists():
+                return "missing"
+            return await ReceiptsFile.open(where, self._runtime, OsEntropy(), repairs=False)
         return "of a service with another log"
 
     async def _check_no_copy(self) -> None:
@@ -329,16 +330,13 @@ class Backends:
         """Whether receipts must be there: the store knows some, or is of an older version."""
         return self._store is None or not self.is_current or await self._store.receipts_mark() is not None
 
-    async def _receipts_file(
-        self, path: Path, *, repairs: bool, original: Path | None = None, warns: bool = True
-    ) -> ReceiptsSink:
+    async def _receipts_file(self, path: Path, *, repairs: bool, original: Path | None = None) -> ReceiptsSink:
         """Receipts in a file that only this process uses; ``original`` is the file that it is to be a copy of."""
         lock = path.with_name(f"{path.name}.lock")
         try:
             if path != self._files.receipts and (repairs or lock.exists()):
                 self._stack.callback(held(lock, f"receipts: {path}").close)
-            if warns:
-                self._warn_of_volume(path, original)
+            self._warn_of_volume(path, original)
             return await ReceiptsFile.open(path, self._runtime, OsEntropy(), repairs=repairs)
         except FileNotFoundError as error:
             known = "" if original is None else await self._known_copy()

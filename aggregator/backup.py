@@ -282,7 +282,7 @@ def _remove(folder: Path, made: bool) -> None:  # noqa: FBT001  called in a thre
 async def _restored(
     source: Path, target: Path, newest: Path, given: Sequence[Path], runtime: Runtime, *, marks_lost: bool
 ) -> Restored:
-    for path in (source / STORE, source / LOG, newest):
+    for path in (newest, source / STORE, source / LOG):  # a kill never leaves a store without its receipts
         await runtime.blocking(_copy, path, target / (RECEIPTS if path == newest else path.name))
     async with AsyncExitStack() as stack:
         stack.callback(DataDir.open(target).close)

@@ -575,7 +575,7 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     if config.log == "sqlite":
         if "://" in copy:
             yield f"receipts_copy: got {copy}: a topic is allowed only with log = kafka; expected the path of a file"
-        elif Path(copy).resolve() == (config.receipts or config.folder / "receipts.jsonl").resolve():
+        elif _is_one_file(Path(copy), config.receipts or config.folder / "receipts.jsonl"):
             yield f"receipts_copy: {copy} is the file of the receipts themselves"
         return
     if "://" not in copy:
@@ -593,6 +593,10 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     if address.topic == f"{config.kafka_prefix}.receipts" and (not named or named & own):
         yield f"receipts_copy: {copy} is the topic of the receipts themselves"
     yield from _plaintext("receipts_copy", address.bootstrap, config)
+
+
+def _is_one_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
 
 
 def _parted(addresses: str) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from aggregator.backends import Backends
 from aggregator.backup import STORE
 from aggregator.config import Config
-from aggregator.errors import ConfigError, ReceiptsError
+from aggregator.errors import ConfigError, ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.logs import journal
 from aggregator.model import ReceiptsMark
@@ -45,10 +45,10 @@ async def begin_receipts_copy(config: Config, runtime: Runtime) -> int:
         sinks = await backends.sinks()
         assert sinks.copy is not None, "it is set"
         await _compare(store, sinks.first)
-        bound, place = await store.receipts_mark(), (await sinks.copy.catch_up()).where
-        await _compare_recorded(backends, bound, await sinks.first.catch_up(), place)
+        bound, copy = await store.receipts_mark(), await sinks.copy.catch_up()
+        await _compare_recorded(backends, bound, await sinks.first.catch_up(), copy)
         if bound is not None and bound.id:  # else the next start binds the store to both
-            await store.set_receipts(replace(bound, copy=place), fences=fences)
+            await store.set_receipts(replace(bound, copy=copy.where), fences=fences)
         return await begin_copy(sinks.first, sinks.copy)
 
 
@@ -87,7 +87,7 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
                 copy=lines.where,
             )
         check_prefix(await sinks.first.catch_up(), lines)
-        await _compare_recorded(backends, bound, lines, lines.where)
+        await _compare_recorded(backends, bound, lines, lines)
         # Before the first line: receipts that are cut short prove too little.
         known = bound if bound is not None and bound.id else lines.mark
         await store.set_receipts(replace(known, copy=lines.where), fences=fences)
@@ -174,30 +174,41 @@ async def _compare(store: Store, receipts: Receipts) -> None:
 
 
 async def _compare_recorded(
-    backends: Backends, bound: ReceiptsMark | None, lines: ReceiptLines, named: str | None = None
+    backends: Backends, bound: ReceiptsMark | None, lines: ReceiptLines, named: ReceiptLines | None = None
 ) -> None:
     """Checks that the copy which the store knows, and which is to be one no longer, has no lines but these.
 
-    Where it cannot be read, nothing tells whether it has; that is logged. ``named`` is the copy from now on.
+    Where it is missing, cannot be read now or is another store's, nothing tells whether it has; that is logged.
+    ``named`` is the copy from now on.
 
     Raises:
         ReceiptsError: It has: the store and the receipts may have been set back, and this copy alone tells.
     """
-    if bound is None or not bound.copy:
+    if bound is None or not bound.copy or is_same_place(bound.copy, lines.where):
         return
-    if any(is_same_place(bound.copy, place) for place in (lines.where, named) if place is not None):
+    if named is not None and is_same_place(bound.copy, named.where):
+        if not named.kept:
+            _warn_not_compared(bound.copy, "missing")
         return
     recorded = await backends.recorded_copy(bound.copy)
     if isinstance(recorded, str):
-        text = (
-            "the copy that the store knows was not compared; if it is found again, `hushsum admin verify` compares it"
-        )
-        _journal.warning(text, copy=bound.copy, why=recorded)
+        _warn_not_compared(bound.copy, recorded)
         return
     try:
         check_prefix(await recorded.catch_up(), lines)
+    except ForeignReceiptsError:
+        _warn_not_compared(bound.copy, "another store's receipts are there")
     except ReceiptsError as error:
-        raise type(error)(
+        raise ReceiptsError(
             f"the copy that the store knows, {bound.copy}, would be given up, and it does not fit: {error}. Only if "
             "it is certain that it is no longer this store's: move it away, and use the command again"
         ) from error
+
+
+def _warn_not_compared(place: str, why: str) -> None:
+    _journal.warning(
+        "the copy that the store knows was not compared, and is given up. If it was only away, such as a disk that was "
+        "not mounted, compare it before the service is started: `hushsum admin verify`",
+        copy=place,
+        why=why,
+    )

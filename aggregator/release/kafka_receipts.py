@@ -32,8 +32,8 @@ from hushsum.entropy import Entropy
 from hushsum.privacy.events import Spend
 
 _UNTIL: Final = (
-    "nothing is released until the topic is restored. If the other one, the receipts or their copy, is whole and has no "
-    "fewer lines, delete this topic, and make it from that: `hushsum admin begin-receipts-copy` makes a copy, with "
+    "nothing is released until the topic is restored. If the other one, the receipts or their copy, is whole and has "
+    "no fewer lines, delete this topic, and make it from that: `hushsum admin begin-receipts-copy` makes a copy, with "
     "--reverse the receipts"
 )
 _SLICE_MS: Final = 500

@@ -262,8 +262,8 @@ def _shown(id_: bytes) -> str:
 
 _UNTIL: Final = "nothing is released until it is restored and the service is started again"
 _DAMAGED: Final = (
-    f"{_UNTIL}. If the other one, the receipts or their copy, is whole and has no fewer lines, move this file away, and "
-    "make it from that: `hushsum admin begin-receipts-copy` makes a copy, with --reverse the receipts"
+    f"{_UNTIL}. If the other one, the receipts or their copy, is whole and has no fewer lines, move this file away, "
+    "and make it from that: `hushsum admin begin-receipts-copy` makes a copy, with --reverse the receipts"
 )
 
 #: Every line begins so, because its fields are sorted.
@@ -283,6 +283,7 @@ class ReceiptsFile:
         self._exists = False
         self._checksum = 0  # of the last line
         self._size = 0  # of all complete lines, in bytes
+        self._failed = b""  # the last line that could not be written
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy, *, repairs: bool = True) -> Self:
@@ -415,9 +416,11 @@ class ReceiptsFile:
         self._append_line(KeptLine(line, held), checksum)
 
     def _append_line(self, kept: KeptLine, checksum: int) -> None:
+        data = kept.line + b"\n"
         try:
-            _append(self._path, kept.line + b"\n", at=self._size)
+            _append(self._path, data, at=self._size, failed=self._failed)
         except OSError as error:
+            self._failed = data
             raise ReceiptsError(f"receipts {self._path}: {error}") from error
         self.lines.add(*kept)
         self._checksum, self._size = checksum, self._size + len(kept.line) + 1
@@ -442,15 +445,16 @@ class NoReceipts:
         raise ReceiptsError(self._why)
 
 
-def _append(path: Path, data: bytes, at: int | None = None) -> None:
+def _append(path: Path, data: bytes, at: int | None = None, failed: bytes = b"") -> None:
     """Appends in one write, on disk when it returns; creates a missing file if ``at`` is not given.
 
-    ``at`` is the known size of the file: bytes beyond it are of a write that failed half way, and are cut off.
+    ``at`` is the known size of the file: bytes beyond it are of a write that failed half way, and are cut off; a whole
+    line only if it is this one, or the one that ``failed`` before.
 
     Raises:
-        OSError: Not all bytes were written, or the file is shorter than its known size.
+        OSError: Not all bytes were written, the file is shorter than its known size, or it has another line after it.
     """
-    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if at is None else 0)
+    flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if at is None else 0)
     descriptor = os.open(path, flags, FILE_MODE)
     try:
         if at is not None:
@@ -458,6 +462,9 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
             if size < at:
                 raise OSError(f"it has {size} of {at} bytes written: restore it")
             if size > at:
+                found = os.pread(descriptor, size - at, at)
+                if b"\n" in found and found not in {data, failed}:
+                    raise OSError("another process has written to it: find out which; nothing was cut off")
                 os.ftruncate(descriptor, at)
         if os.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -164,9 +164,9 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
     if copy.kept and first.kept and copy.mark.id != first.mark.id:
         raise ForeignReceiptsError(
             f"{copy.where}: receipts {copy.mark.id.hex()[:8] or 'without an id'}, but {first.where} has receipts "
-            f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released. Put the file or "
-            "topic that is not this store's away, and name this store's: where one of the two is lost, it is made from "
-            "the other (`hushsum admin begin-receipts-copy --help`)"
+            f"{first.mark.id.hex()[:8] or 'without an id'}: they are of two stores; nothing is released. Put "
+            "the file or topic that is not this store's away, and name this store's: where one of the two is lost, it "
+            "is made from the other (`hushsum admin begin-receipts-copy --help`)"
         )
     common = min(len(copy.kept), len(first.kept))
     if copy.kept_digest(common) != first.kept_digest(common):
@@ -223,9 +223,9 @@ def _no_copy(copy: ReceiptLines, first: ReceiptLines) -> ForeignReceiptsError:
 
 def missing_copy(where: str, why: str) -> ForeignReceiptsError:
     """The error if there is no copy although there must be one: ``why``."""
+    mounted = "Is its disk mounted? " if isinstance(place_of(where), Path) else ""
     return ForeignReceiptsError(
-        f"{where}: missing, although {why}; nothing is released "
-        f"until it is restored and the service is started again. If there never was one, or it is lost for good, "
-        f"{_BEGIN} makes it from the receipts that are left; where the store is older than these, use `hushsum admin "
-        "mark-lost` without receipts_copy first"
+        f"{where}: missing, although {why}; nothing is released until it is restored and the service is started again. "
+        f"{mounted}If there never was one, or it is lost for good, {_BEGIN} makes it from the receipts that are left; "
+        "where the store is older than these, use `hushsum admin mark-lost` without receipts_copy first"
     )

@@ -125,6 +125,48 @@ async def test_the_longest_of_all_receipts_is_taken_and_they_must_not_contradict
     assert not (tmp_path / "new").exists()
 
 
+async def test_receipts_that_were_cut_off_are_no_proof_that_nothing_came_later(tmp_path: Path) -> None:
+    """A torn line in the file of a service is of an outcome that nobody saw, in a copy of the file of any outcome."""
+    data = await history(tmp_path)
+    whole = (data / RECEIPTS).read_bytes()
+    cut = tmp_path / "cut"
+    cut.write_bytes(whole[:-20])
+    again = Path(shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "again"))
+    for given in ([cut], [cut, again], [again, cut]):
+        with pytest.raises(BackupError, match=rf"receipts {cut}: the last line is incomplete.*Name the whole file"):
+            await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(BackupError, match="published after it was taken"):
+        await restore(tmp_path / "1", tmp_path / "new", [cut, data / RECEIPTS], SystemRuntime())
+    await restore(tmp_path / "2", tmp_path / "new", [cut, data / RECEIPTS], SystemRuntime())
+    assert (tmp_path / "new" / RECEIPTS).read_bytes() == whole
+
+
+async def test_a_restore_that_is_killed_leaves_no_store_without_receipts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would make new receipts, if the back-up is from before the first ones."""
+    data = await history(tmp_path)
+    monkeypatch.setattr(backup, "_remove", lambda *_: None)  # nothing is cleaned up
+    copy = backup._copy
+    for step in (1, 2, 3):
+        target = tmp_path / f"new{step}"
+        left = step
+
+        def killed(source: Path, to: Path) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+            copy(source, to)
+
+        monkeypatch.setattr(backup, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            await restore(tmp_path / "2", target, [data / RECEIPTS], SystemRuntime())
+        assert (target / RECEIPTS).exists() or not (target / "store.db").exists()
+    assert (tmp_path / "new3" / "store.db").exists()
+
+
 @pytest.mark.parametrize("is_empty", [False, True])
 async def test_receipts_that_are_older_than_the_back_up_are_no_proof_of_what_came_after_it(
     tmp_path: Path, is_empty: bool
@@ -176,7 +218,7 @@ async def test_receipts_of_a_back_up_are_no_receipts_that_survived(
     path = given(tmp_path)
     why = (
         r"this file is part of a back-up, .*: those windows would be drawn again\. Give the receipts that the service "
-        r"wrote last .*\. If all are lost, nothing can tell: begin with a new store"
+        r"wrote last .*\. If all are lost, nothing can tell what was published: begin with a new store"
     )
     for receipts in ([path], [data / RECEIPTS, path]):
         with pytest.raises(BackupError, match=why):

@@ -58,6 +58,13 @@ def test_a_setting_that_is_not_understood_is_refused_by_name(settings: dict[str,
     assert str(caught.value).startswith(message)
 
 
+def test_a_hard_link_to_the_receipts_is_no_copy_of_them(tmp_path: Path) -> None:
+    (tmp_path / "receipts.jsonl").touch()
+    (tmp_path / "copy.jsonl").hardlink_to(tmp_path / "receipts.jsonl")
+    with pytest.raises(ConfigError, match="is the file of the receipts themselves"):
+        Config.load(None, {"data": str(tmp_path), "receipts_copy": str(tmp_path / "copy.jsonl")}, needs_plan=False)
+
+
 def test_a_setting_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^data: required$"):
         Config.of(plan="plan.toml")
@@ -174,6 +181,10 @@ def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None
         ({"receipts_copy": "kafka://host/topic"}, "receipts_copy: got kafka://host/topic: expected host:port"),
         ({"receipts_copy": "kafka:///a/b"}, "receipts_copy: got kafka:///a/b: expected kafka://HOST:PORT/TOPIC"),
         ({"receipts_copy": "kafka:///hushsum.receipts"}, "receipts_copy: kafka:///hushsum.receipts is the topic of"),
+        (
+            {"receipts_copy": "kafka://other:9092,127.0.0.1:9092/hushsum.receipts"},
+            "receipts_copy: kafka://other:9092,127.0.0.1:9092/hushsum.receipts is the topic of",
+        ),
         ({"receipts_copy": "kafka://10.0.0.1:9092/t"}, "receipts_copy: PLAINTEXT is allowed only on loopback"),
         ({"direct_producers": True}, "direct_producers: requires directory"),
         (

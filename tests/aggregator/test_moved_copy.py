@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from aggregator.config import Config
-from aggregator.errors import ConfigError, ReceiptsError, ReleasingStoppedError
+from aggregator.errors import ReceiptsError, ReleasingStoppedError
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.receipts_copy import CopiedReceipts, is_same_place
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, rebuild_receipts
@@ -157,17 +157,31 @@ async def test_a_copy_that_is_newer_than_a_store_that_was_set_back_is_not_given_
     assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing"]
 
 
-async def test_a_copy_that_cannot_be_read_or_is_in_use_is_not_given_up(tmp_path: Path) -> None:
+async def test_a_copy_that_is_damaged_is_not_given_up_and_another_stores_receipts_in_its_place_say_nothing(
+    tmp_path: Path,
+) -> None:
     await history(tmp_path, ManualRuntime())
-    (tmp_path / "running").mkdir()
-    async with service_of(config_of(tmp_path / "running", SERVED, receipts_copy=str(tmp_path / COPY))):
-        with pytest.raises(ConfigError, match="in use by another process"):
-            await begin_receipts_copy(config(tmp_path), SystemRuntime())
     data = (tmp_path / COPY).read_bytes()
     (tmp_path / COPY).write_bytes(data.replace(b"tumbling", b"rumbling", 1))
-    with pytest.raises(ReceiptsError, match="line 2: not a receipt"):
+    with pytest.raises(ReceiptsError, match=r"line 2: not a receipt.*move this file away"):
         await begin_receipts_copy(config(tmp_path), SystemRuntime())
     assert await place(tmp_path) == f"receipts {tmp_path / COPY}"
+    (tmp_path / COPY).unlink()
+    other = await ReceiptsFile.open(tmp_path / COPY, SystemRuntime(), ReplayableEntropy(b"another store"))
+    await other.begin()
+    with capture_logs() as logged:
+        assert await begin_receipts_copy(config(tmp_path), SystemRuntime()) == 4
+    assert [line["why"] for line in logged if "why" in line and "store" in line["why"]]
+
+
+async def test_a_copy_that_is_made_where_the_known_one_is_missing_is_told(tmp_path: Path) -> None:
+    """Its disk may only be not mounted."""
+    await history(tmp_path, ManualRuntime())
+    (tmp_path / COPY).unlink()
+    assert "Is its disk mounted?" in await stopped(tmp_path, COPY)
+    with capture_logs() as logged:
+        assert await begin_receipts_copy(config(tmp_path, COPY), SystemRuntime()) == 4
+    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing"]
 
 
 async def test_receipts_that_are_lost_may_be_taken_over_by_their_copy(tmp_path: Path) -> None:

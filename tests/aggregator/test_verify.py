@@ -13,6 +13,7 @@ import pytest
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.release.copies import destination_of
+from aggregator.release.receipts import ReceiptsFile
 from aggregator.repair import end_receipts_copy
 from aggregator.runtime import SystemRuntime
 from aggregator.verify import State, verify
@@ -192,6 +193,26 @@ async def test_what_was_changed_is_found(tmp_path: Path, tampered: Callable[[Pat
     await collected(tmp_path)
     tampered(tmp_path)
     assert re.search(why, failures(await verified(tmp_path)), re.MULTILINE)
+
+
+async def test_where_the_receipts_are_lost_or_anothers_the_ledger_is_compared_with_what_is_left(
+    tmp_path: Path,
+) -> None:
+    await collected(tmp_path)
+    other = await ReceiptsFile.open(tmp_path / "other", SystemRuntime(), ReplayableEntropy(b"another store"))
+    await other.begin()
+    for lost in ("receipts.jsonl", COPY):
+        shutil.copy(tmp_path / lost, tmp_path / "aside")
+        shutil.copy(tmp_path / "other", tmp_path / lost)
+        found = await verified(tmp_path)
+        assert [what for what, state, _ in found if state == "failed"] == ["plan test: receipts"]
+        assert ("ledger", "ok", "ε = 2 spent, the sum of 2 charges that receipts prove") in found
+        shutil.copy(tmp_path / "aside", tmp_path / lost)
+    for lost in ("receipts.jsonl", COPY):
+        (tmp_path / lost).unlink()
+    found = await verified(tmp_path)
+    assert failures(found).count("If all are lost, nothing can tell what was published: begin with a new store") == 2
+    assert ("ledger", "not checked", "it is compared with this store's receipts, which were not found") in found
 
 
 async def test_no_lock_is_made_for_a_copy_that_is_missing(tmp_path: Path) -> None:

@@ -62,6 +62,19 @@ async def test_what_is_written_is_read_back_after_reopening(path: Path) -> None:
     assert await (await opened(path)).read() == rows(1, 2, 3)
 
 
+async def test_a_line_that_another_process_has_written_is_not_cut_off(path: Path) -> None:
+    """As where two machines share a copy of the receipts on a volume without locks."""
+    one, two = await written(path, 1), await opened(path)
+    await one.write(release(2), spend(2))
+    before = content(path)
+    with pytest.raises(ReceiptsError, match="another process has written to it"):
+        await two.write(release(2, mark=1), spend(2))
+    assert content(path) == before
+    await two.write(release(2), spend(2))
+    assert content(path) == before, "the same line, as after a write whose fsync failed"
+    assert await (await opened(path)).read() == rows(1, 2)
+
+
 def mode(path: Path) -> int | None:
     return path.stat().st_mode & 0o777 if path.exists() else None
 
