@@ -228,15 +228,16 @@ def mark_lost(*, config_file: Path | None, **settings: object) -> None:
 @_stored
 @click.option("--reverse", is_flag=True, help="The receipts are lost: make them from the copy, which survived.")
 def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: object) -> None:
-    """Begin a second copy of the receipts of an existing store, or replace a lost one. The service must be stopped.
+    """Begin a second copy of the receipts of an existing store, move it, or replace a lost one; stop the service first.
 
     Receipts and store are compared first. A copy that has lines which the receipts lack is left as it is: it is newer.
-    The store records where the copy is: a start without the setting releases nothing, until `end-receipts-copy`.
+    The store records where the copy is: a start without the setting, or with another place, releases nothing. A copy
+    that the store knows elsewhere is read, too, and not given up if it is newer; if it is missing, a warning says so.
     Never use this while an earlier copy may still be found: it can tell that the store was set back, a new one cannot.
 
     With --reverse the receipts are made from the copy, or completed if they are older: the copy must have the store's
     id, its lines and a receipt for every published outcome. If the store has neither an id nor an outcome, nothing
-    tells whose copy it is; a warning says so.
+    tells whose copy it is; a warning says so, and the store is bound to it.
     """
     import asyncio
 
@@ -263,8 +264,9 @@ def begin_receipts_copy(*, config_file: Path | None, reverse: bool, **settings: 
 def end_receipts_copy(*, config_file: Path | None, **settings: object) -> None:
     """Record in the store that its receipts have no second copy any more. The service must be stopped.
 
-    Remove receipts_copy from the settings first; the copy itself is left where it is. Receipts and store are compared.
-    Never use this because a start reports that the copy is newer: then the store or the receipts were set back.
+    Remove receipts_copy from the settings first; the copy itself is left where it is. Receipts and store are compared,
+    and the copy, if it is still there: it is not given up if it is newer. Never use this because a start reports that
+    the copy is newer: then the store or the receipts were set back.
     """
     import asyncio
 
