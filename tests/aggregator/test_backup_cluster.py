@@ -209,7 +209,7 @@ async def test_another_topic_than_the_store_knows_is_refused_and_a_newer_one_is_
     await admin.start()
     await admin.delete_topics([f"{alone.kafka_prefix}.receipts"])
     older = elsewhere(other, postgres.fresh_database())
-    with pytest.raises(ReceiptsError, match="missing, although this store has receipts"):
+    with pytest.raises(ReceiptsError, match="--reverse` makes them from it"):
         await restore_cluster(tmp_path / "before", older, runtime)
     with pytest.raises(
         ReceiptsError, match=rf"the copy that the store knows, topic {alone.kafka_prefix}.copy at .*, wo"
