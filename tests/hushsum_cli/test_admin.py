@@ -16,12 +16,12 @@ from hushsum.privacy.events import Spend
 from hushsum_cli.admin_lists import STATES
 from hushsum_cli.output import utc_text
 from tests.hushsum_cli.calling import Hushsum
-from tests.hushsum_cli.test_service_commands import sealed_early, serving
+from tests.hushsum_cli.test_service_commands import ONE_WINDOW, sealed_early, serving
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
 NAMES = ("plans", "windows", "ledger", "status", "seal", "release")
-PLAN = small_plan(window={"length": "1d"})  # no test waits until it ends
+PLAN = small_plan(window=ONE_WINDOW)
 
 
 def test_the_states_are_those_of_the_service() -> None:

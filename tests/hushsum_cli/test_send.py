@@ -16,12 +16,11 @@ from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum.signing import DirectoryKey, Role, SigningKey, toml_of
 from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
-from tests.hushsum_cli.test_service_commands import serving
+from tests.hushsum_cli.test_service_commands import ONE_WINDOW, serving
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
 NAMED = {"names": ["a", "b"]}
-ONE_WINDOW = {"length": "3660d"}  # which does not turn while a test runs
 
 
 def kept(spool: Path) -> tuple[dict[str, int], int]:

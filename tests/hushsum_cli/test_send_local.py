@@ -7,8 +7,8 @@ import pytest
 
 from hushsum import Plan
 from tests.hushsum_cli.calling import Hushsum
-from tests.hushsum_cli.test_send import ONE_WINDOW, kept
-from tests.hushsum_cli.test_service_commands import sealed_early, serving
+from tests.hushsum_cli.test_send import kept
+from tests.hushsum_cli.test_service_commands import ONE_WINDOW, sealed_early, serving
 from tests.plans import small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")

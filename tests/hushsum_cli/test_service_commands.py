@@ -16,17 +16,24 @@ import pytest
 import hushsum as hs
 from hushsum_proto.messages import ReleaseInfo
 from hushsum_simulator.console import Console
+from hushsum_simulator.testbed.process import free_port
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import classed_plan, set_plan, small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
+#: It does not turn while a test runs.
+ONE_WINDOW = {"length": "3660d"}
 
 
 @contextmanager
 def serving(folder: Path, plan: hs.Plan | None = None, *more: str) -> Iterator[str]:
-    """`hushsum serve` in a process, with more arguments; gives the address that it says it listens at."""
-    (folder / "plan.json").write_bytes((plan or small_plan()).bundle)
-    arguments = ("--plan", "plan.json", "--data", "data", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+    """`hushsum serve` in a process, with more arguments; gives the address that it says it listens at.
+
+    Nobody else is given its port once it has stopped.
+    """
+    (folder / "plan.json").write_bytes((plan or small_plan(window=ONE_WINDOW)).bundle)
+    listen = ("--listen", f"127.0.0.1:{free_port()}", "--metrics-listen", "127.0.0.1:0")
+    arguments = ("--plan", "plan.json", "--data", "data", *listen)
     command = [sys.executable, "-m", "hushsum_cli", "serve", *arguments, *more, "--manual", "--log-format", "json"]
     environment = {**os.environ, "HUSHSUM_KERNELS": "plain"}  # compiled loops take half a second to load
     process = subprocess.Popen(
@@ -40,7 +47,7 @@ def serving(folder: Path, plan: hs.Plan | None = None, *more: str) -> Iterator[s
                 yield said["grpc"]
                 break
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
@@ -60,7 +67,8 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
     records = rng.uniform(0, 10, (2500, 2))
     records[7, 1] = np.nan
     np.save(tmp_path / "records.npy", records)
-    with serving(tmp_path) as address:
+    plan = small_plan(window=ONE_WINDOW)
+    with serving(tmp_path, plan) as address:
         asked = ("--data", str(tmp_path / "records.npy"), "--to", address, "--spool", str(tmp_path / "spool.db"))
         sent = json.loads(hushsum("send", *asked, "--client-id", "till-3", "--json").out)
         assert (sent["records"], sent["records_dropped"]) == (2499, 1)
@@ -68,7 +76,7 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
 
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
         window = status["windows"][0]["window"]
-        assert status["plan_id"] == small_plan().hex_id
+        assert status["plan_id"] == plan.hex_id
         assert hushsum("admin", "release", "--at", address).status == 1  # not sealed yet
         too_soon = hushsum("admin", "seal", "--at", address)
         assert (too_soon.status, too_soon.out) == (1, "")
@@ -87,7 +95,7 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
         assert (listed["window"], listed["outcome"]) == (window, "released")
         shown = hushsum("release", "list", "--from", address).out
         assert str(window) in shown
-        over = datetime.fromtimestamp(3600 * (window + 2) + 300, UTC)
+        over = datetime.fromtimestamp((plan.window.end_ms(window + 1) + plan.window.lateness_ms) / 1000, UTC)
         assert f"next outcome: window {window + 1}, due at {over:%Y-%m-%d %H:%M:%S} (UTC)\n" in shown
         out = tmp_path / "today.hush"
         assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
@@ -105,7 +113,7 @@ def test_a_cumulative_collection_by_hand(
     hushsum: Hushsum, tmp_path: Path, rng: np.random.Generator, delta: str
 ) -> None:
     keys = {"unit": "client", "records_per_client": 2, "epsilon": 2, "delta": delta, "total_delta": delta}
-    window = {"release": "cumulative", "horizon": 2, "windows_per_client": 1}
+    window = {**ONE_WINDOW, "release": "cumulative", "horizon": 2, "windows_per_client": 1}
     plan = small_plan(privacy=keys, window=window)
     np.save(tmp_path / "records.npy", rng.uniform(0, 10, (2, 2)))
     with serving(tmp_path, plan) as address:
@@ -134,14 +142,15 @@ def test_a_cumulative_collection_by_hand(
 
 
 def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path) -> None:
-    with serving(tmp_path, small_plan(window={"length": "1h", "lateness": "2m"})) as address:
+    plan = small_plan(window={**ONE_WINDOW, "lateness": "2m"})
+    with serving(tmp_path, plan) as address:
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
         window = min(each["window"] for each in status["windows"] if each["state"] == "open")
         ended = hushsum("release", "get", "--from", address)
         assert sealed_early(hushsum, address) == window
         sealed = hushsum("release", "get", "--from", address)
         listed = hushsum("release", "list", "--from", address)
-    over = datetime.fromtimestamp(3600 * (window + 1) + 120, UTC)
+    over = datetime.fromtimestamp(plan.window.end_ms(window) / 1000 + 120, UTC)
     due = f"next outcome: window {window}, due at {over:%Y-%m-%d %H:%M:%S} (UTC)"
     assert (ended.status, ended.out) == (1, "")
     assert f"no release is published yet; {due}; to wait for it, use --wait\n" in ended.err
@@ -187,7 +196,7 @@ def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_n
             return
 
     monkeypatch.setattr(Console, "watch", release_and_stop)
-    with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
+    with serving(tmp_path, small_plan(window={**ONE_WINDOW, "min_clients": 10**6})) as address:
         window = sealed_early(hushsum, address)
         ended = hushsum("release", "get", "--from", address, "--wait", *(("--window", str(window)) if named else ()))
     assert (ended.status, ended.out) == (1, "")
@@ -196,7 +205,7 @@ def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_n
 
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
-    with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
+    with serving(tmp_path, small_plan(window={**ONE_WINDOW, "min_clients": 10**6})) as address:
         status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
         window = status["windows"][0]["window"]
         sealed_early(hushsum, address)
@@ -252,7 +261,7 @@ def test_a_labelled_file_is_collected_class_by_class(
     labels = np.array(["1", "2", "9", ""])[rng.choice(4, 1500, p=[0.6, 0.3, 0.05, 0.05])]
     lines = [f"{x},{label},{y}" for (x, y), label in zip(rng.uniform(0, 10, (1500, 2)), labels, strict=True)]
     (tmp_path / "records.csv").write_text("\n".join(["x,kind,y", *lines]) + "\n")
-    with serving(tmp_path, classed_plan("1", "2", "3", record={"names": ["x", "y"]})) as address:
+    with serving(tmp_path, classed_plan("1", "2", "3", record={"names": ["x", "y"]}, window=ONE_WINDOW)) as address:
         asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
         unlabelled = hushsum("send", *asked, "--columns", "x,y")
         assert (unlabelled.status, unlabelled.err.count("\n")) == (1, 1)
@@ -271,7 +280,7 @@ def test_a_labelled_file_is_collected_class_by_class(
 
 
 def test_a_complete_sequence_has_no_next_outcome(hushsum: Hushsum, tmp_path: Path) -> None:
-    plan = small_plan(window={"release": "cumulative", "horizon": 1})
+    plan = small_plan(window={**ONE_WINDOW, "release": "cumulative", "horizon": 1})
     with serving(tmp_path, plan) as address:
         sealed_early(hushsum, address)
         assert hushsum("admin", "release", "--at", address).status == 0
