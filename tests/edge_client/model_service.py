@@ -1,6 +1,8 @@
 """A service for the tests of the client: real gRPC on a free port of loopback, and answers that a test decides."""
 
 import asyncio
+import socket
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -88,10 +90,22 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         return f"127.0.0.1:{self.port}"
 
     async def start(self, port: int = 0) -> None:
+        """Listens on a port of its own, which no other program is given while it is stopped, or on that of another."""
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         self.offer(self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port or self._held_port()}")
         await self._server.start()
+
+    def _held_port(self) -> int:
+        """A port that is free, and that the system gives to nobody else as long as this object lives.
+
+        A socket that does not listen holds it. Those who name the port may listen there.
+        """
+        held = socket.socket()
+        weakref.finalize(self, held.close)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
 
     def offer(self, server: grpc.aio.Server) -> None:
         """Adds what can be called."""
