@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from build_tools.docs_site.tutorials import BLOCK, STOP, commands_of
+from hushsum_simulator.testbed.process import free_port
 from tests.hushsum_cli.calling import Hushsum
 
 ROOT = Path(__file__).parents[1]
@@ -178,9 +178,7 @@ class Terminals:
     """
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.outputs: list[tuple[str, str]] = []
         programs = folder / "programs"
         programs.mkdir(parents=True)
@@ -277,7 +275,7 @@ class Terminals:
         """Ends what serves, as Ctrl-C does."""
         if self._serving is not None:
             self._serving.terminate()
-            self._serving.communicate(timeout=60)
+            self._serving.communicate(timeout=120)
             self._serving = None
 
 

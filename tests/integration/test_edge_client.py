@@ -31,6 +31,7 @@ from edge_client import (
 )
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
+from hushsum_simulator.testbed.process import free_port
 from tests.plans import small_plan
 from tests.services import NOW_MS, WINDOW, RawClient, config_of, service_of
 
@@ -47,7 +48,7 @@ class Aggregator:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.plan = plan
         self.data = folder / "data"
-        self.target = "127.0.0.1:0"
+        self.target = f"127.0.0.1:{free_port()}"
         self._plan_file = folder / "plan.json"
         self._plan_file.write_bytes(plan.to_bytes())
         self._process: asyncio.subprocess.Process | None = None
@@ -202,8 +203,8 @@ async def test_a_service_that_shuts_down_finishes_what_it_took_and_the_rest_wait
 ) -> None:
     plan = small_plan()
     records = rng.uniform(0, 10, (100, 2, 2))
-    async with service_of(config_of(tmp_path, plan)) as service:
-        target = service.grpc
+    target = f"127.0.0.1:{free_port()}"
+    async with service_of(config_of(tmp_path, plan, listen=target)):
         client = EdgeClient(target, spool=tmp_path / "spool.db", config=CONFIG, runtime=in_time)
         await client.__aenter__()
         for batch in records[:60]:
