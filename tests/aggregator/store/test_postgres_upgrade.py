@@ -98,7 +98,7 @@ async def opening(sample: Sample) -> asyncio.subprocess.Process:
 
 
 async def until(sample: Sample, query: str, expected: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while await sample.admin.fetchval(query) != expected:  # noqa: ASYNC110  another process's state is polled
             await asyncio.sleep(0.02)
 
@@ -140,7 +140,7 @@ async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sam
     await waiting(sample, 2)
     assert await sample.versions() == [*range(1, version + 1)]
     await sample.admin.execute("SELECT pg_advisory_unlock($1)", postgres_schema._LOCK)
-    assert [await asyncio.wait_for(process.wait(), 60) for process in processes] == [0, 0]
+    assert [await asyncio.wait_for(process.wait(), 120) for process in processes] == [0, 0]
     assert await sample.versions() == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
     assert await sample.columns() == fresh
     assert await sample.rows(version) == before
@@ -179,7 +179,7 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
 ) -> None:
     await sample.load(1)
     before = (await sample.columns(), await sample.rows(1))
-    slow = (*postgres_schema.POSTGRES_MIGRATIONS[1], "SELECT pg_sleep(60)")
+    slow = (*postgres_schema.POSTGRES_MIGRATIONS[1], "SELECT pg_sleep(600)")
     with monkeypatch.context() as patched:
         patched.setattr(postgres_schema, "POSTGRES_MIGRATIONS", (postgres_schema.POSTGRES_MIGRATIONS[0], slow))
         settings = PostgresSettings(sample.dsn, schema=sample.schema, patience_s=0)
