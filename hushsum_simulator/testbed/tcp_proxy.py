@@ -53,13 +53,14 @@ class TcpProxy:
     Attributes:
         struck: Requests that a fault applied to.
         connections: Accepted ones, without those that were refused.
+        refused: Those that were refused.
         sent: Bytes that reached the server.
         received: Bytes that reached the clients.
         turns: Times that bytes for the clients followed bytes for the server: the round trips of one client that waits.
     """
 
     def __init__(self, target: str | None = None, port: int = 0) -> None:
-        self.struck = self.connections = self.sent = self.received = self.turns = 0
+        self.struck = self.connections = self.refused = self.sent = self.received = self.turns = 0
         self._is_answered = True  # the last bytes were for a client
         self._port = port
         self._server: asyncio.Server | None = None
@@ -169,6 +170,7 @@ class TcpProxy:
         task = asyncio.current_task()
         assert task is not None, "a server runs each connection in a task"
         if self._is_refusing:
+            self.refused += 1
             writer.transport.abort()
             return
         self.connections += 1

@@ -112,6 +112,7 @@ async def test_silence_and_refusal_hold_for_every_connection_until_they_heal() -
             await asyncio.wait_for(reader.read(1000), SILENCE_S)
         proxy.refuse()
         assert await answer(proxy, b"refused") == b""
+        assert proxy.refused == 1
         proxy.heal()
         assert await answer(proxy, b"again") == b"again"
         writer.close()
