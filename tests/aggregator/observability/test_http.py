@@ -41,7 +41,7 @@ def served(clock: Clock | None = None, tls: MutualTls | None = None) -> Iterator
 
 def connected(address: str, stack: ExitStack) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+    return stack.enter_context(socket.create_connection((host, int(port)), timeout=120))
 
 
 def test_a_page_answers_what_it_has_and_says_of_the_rest_no_more_than_a_status() -> None:

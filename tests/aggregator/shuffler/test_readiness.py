@@ -37,8 +37,7 @@ async def test_a_shuffler_without_its_file_is_alive_and_not_ready_until_it_is_ba
     async with service_of(config_of(tmp_path, PLAN, shufflers=str(directory))) as aggregator:
         config = shuffler_config(tmp_path, aggregator.grpc, health_listen="127.0.0.1:0")
         async with running(config, QuickRuntime()) as shuffler:
-            assert await said(shuffler) == [200, 200, "SERVING", "SERVING"]
-
+            await come_to(shuffler, [200, 200, "SERVING", "SERVING"])
             file = config.folder / "shuffler.db"
             file.rename(tmp_path / "away.db")
             await come_to(shuffler, [200, 503, "NOT_SERVING", "SERVING"])

@@ -66,7 +66,7 @@ def shuffler_config(folder: Path, upstream: str, **settings: object) -> Config:
             "listen": "127.0.0.1:0",
             "metrics_listen": "",
             "stop_s": 5.0,
-            "start_s": 5.0,
+            "start_s": 120.0,
             **settings,
         }
     )
