@@ -26,7 +26,7 @@ from tests.plans import secure_plan, small_plan, tables
 NEXT = {"late": "next"}
 PLAN = small_plan(window=NEXT)
 OF_CLIENTS = small_plan(window=NEXT, privacy={"unit": "client", "records_per_client": 3})
-CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, call_timeout_s=5.0)
+CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=120.0, call_timeout_s=120.0)
 RECORDS = np.array([[1.0, 2.0], [3.0, 4.0]])
 WINDOW = PLAN.window.index_at(FixedClock().at_ms)
 
@@ -217,7 +217,7 @@ async def test_a_delta_that_moved_to_a_window_that_has_not_begun_is_sent_again_o
     service.fold.take = taken  # type: ignore[method-assign]  # a gateway that goes by its clock
     async with EdgeClient(service.target, spool=tmp_path / "s.db", config=CONFIG, runtime=runtime) as client:
         await client.add(RECORDS)
-        await client.flush(timeout_s=30.0)
+        await client.flush(timeout_s=120.0)
     status = client.status()
     assert (status.deltas, status.deltas_moved, status.acknowledged, status.refused) == (1, 1, 1, {})
     assert service.fold.windows == {window + 1: 2}
@@ -276,7 +276,7 @@ async def test_an_answer_that_the_spool_refuses_ends_the_session_and_loses_nothi
         spool.commit = refusing  # type: ignore[method-assign]  # no real transaction refuses an answer
         await client.add(RECORDS, time=runtime.at_ms - 3_600_000)
         with pytest.raises(SpoolError, match="the answer to delta 0 cannot be stored: no"):
-            await client.flush(timeout_s=5.0)
+            await client.flush(timeout_s=120.0)
     async with EdgeClient(service.target, spool=path, config=CONFIG, runtime=runtime) as again:
         await again.flush()
     assert service.fold.windows == {WINDOW: 2}

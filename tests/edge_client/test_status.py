@@ -54,7 +54,7 @@ async def test_a_service_in_memory_counts_each_record_once(service: MemoryServic
     began = PLAN.window.index_at(service.now_ms())
     async with EdgeClient(service, spool=tmp_path / "spool.db") as client:
         await client.add(records)
-        await client.flush(30)
+        await client.flush(120)
         status = client.status()
     assert service.records == status.records == 50
     assert np.array_equal(service.sketch().counters, expected.counters)
@@ -71,8 +71,8 @@ async def test_an_answer_that_does_not_count_is_an_event_a_number_and_an_error_o
     async with EdgeClient(service, spool=tmp_path / "spool.db", on_event=heard.append) as client:
         await client.add([1.0, 2.0])
         with pytest.raises(NotCountedError) as caught:
-            await client.flush(30)
-        await client.flush(30)  # it was told
+            await client.flush(120)
+        await client.flush(120)  # it was told
         status = client.status()
     event = heard.first(EventKind(name))
     assert event.delta is not None
@@ -97,7 +97,7 @@ async def test_while_the_service_is_away_the_status_the_events_and_the_log_say_w
         service, spool=tmp_path / "spool.db", config=config, runtime=runtime, on_event=heard.append
     ) as client:
         await client.add([1.0, 2.0])
-        await client.flush(30)
+        await client.flush(120)
         assert client.status().connected
         service.go_away()
         await until(lambda: EventKind.DISCONNECTED in heard.kinds, "the end of the connection")
@@ -123,12 +123,12 @@ async def test_attempts_are_counted_and_what_waits_is_sent_when_the_service_come
     heard = Heard()
     async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK, on_event=heard.append) as client:
         await client.add([1.0, 2.0])
-        await client.flush(30)
+        await client.flush(120)
         service.go_away()
         await client.add([1.0, 2.0])
         await until(lambda: heard.kinds.count(EventKind.DISCONNECTED) >= 3, "three attempts")
         service.come_back()
-        await client.flush(30)
+        await client.flush(120)
     attempts = [event.attempt for event in heard if event.kind is EventKind.DISCONNECTED]
     assert attempts[:3] == [1, 2, 3]
     assert "next attempt in 0.0 s" in caplog.text
@@ -142,7 +142,7 @@ async def test_records_that_are_left_out_or_clipped_are_events_beside_the_warnin
     async with EdgeClient(MemoryService(plan), spool=tmp_path / "spool.db", on_event=heard.append) as client:
         with pytest.warns(DroppedRecordsWarning), pytest.warns(ClippedRecordsWarning):
             await client.add([[1.0, 2.0], [1.0, 99.0], [3.0, 4.0]], labels=["a", "b", "c"])
-        await client.flush(30)
+        await client.flush(120)
         problems = client.status().problems
     kinds = {kind: heard.first(kind).detail for kind in (EventKind.RECORDS_DROPPED, EventKind.RECORDS_CLIPPED)}
     assert "1 of 3" in kinds[EventKind.RECORDS_DROPPED]
@@ -159,7 +159,7 @@ async def test_a_full_spool_is_an_event_and_an_error_of_the_add(service: MemoryS
                 await client.add(np.random.default_rng(0).uniform(0, 10, (500, 2)))
         added = client.status().records
         service.come_back()
-        await client.flush(60)
+        await client.flush(120)
         assert client.status().queued == 0
     assert heard.kinds.count(EventKind.SPOOL_FULL) == 1
     assert service.records == added
@@ -175,13 +175,13 @@ async def test_another_plan_stops_the_client_with_an_event_and_keeps_what_it_has
     other = MemoryService(small_plan(sketch={"rows": 10}))
     with pytest.raises(PlanChangedError):
         async with EdgeClient(other, spool=tmp_path / "spool.db", config=QUICK, on_event=heard.append) as client:
-            await client.flush(30)
+            await client.flush(120)
     assert heard.kinds == [EventKind.STOPPED]
     assert isinstance(heard[0].error, PlanChangedError)
     assert (client.status().queued, client.status().last_error) == (1, str(heard[0].error))
     service.come_back()
     async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK) as client:
-        await client.flush(30)
+        await client.flush(120)
     assert service.records == 1
 
 
@@ -191,7 +191,7 @@ async def test_each_of_several_flushes_at_once_raises_what_is_not_counted_and_a_
     async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK) as client:
         service.go_away()
         await client.add([1.0, 2.0])
-        flushes = [asyncio.create_task(client.flush(30)) for _ in range(3)]
+        flushes = [asyncio.create_task(client.flush(120)) for _ in range(3)]
         short = asyncio.create_task(client.flush(0.05))
         with pytest.raises(FlushTimeoutError):
             await short
@@ -199,7 +199,7 @@ async def test_each_of_several_flushes_at_once_raises_what_is_not_counted_and_a_
         service.come_back()
         errors = await asyncio.gather(*flushes, return_exceptions=True)
         assert [error.late for error in errors if isinstance(error, NotCountedError)] == [1, 1, 1]
-        await client.flush(30)
+        await client.flush(120)
 
 
 async def test_a_flush_that_takes_too_long_leaves_what_is_not_counted_to_the_next(
@@ -217,9 +217,9 @@ async def test_a_flush_that_takes_too_long_leaves_what_is_not_counted_to_the_nex
         service.accept()
         service.come_back()
         with pytest.raises(NotCountedError) as raised:
-            await client.flush(30)
+            await client.flush(120)
         assert raised.value.late == 1
-        await client.flush(30)
+        await client.flush(120)
 
 
 async def test_a_mistake_in_on_event_is_logged_and_ends_nothing(
@@ -230,7 +230,7 @@ async def test_a_mistake_in_on_event_is_logged_and_ends_nothing(
 
     async with EdgeClient(service, spool=tmp_path / "spool.db", on_event=mistaken) as client:
         await client.add([1.0, 2.0])
-        await client.flush(30)
+        await client.flush(120)
     assert service.records == 1
     assert "on_event raised an error; the client continues" in caplog.text
 
@@ -240,7 +240,7 @@ async def test_the_service_in_memory_refuses_an_id_that_comes_with_other_bytes_a
 ) -> None:
     async with EdgeClient(service, spool=tmp_path / "spool.db") as client:
         await client.add([1.0, 2.0])
-        await client.flush(30)
+        await client.flush(120)
     (delta,) = service.received
     connection = service.connect()
     await connection.greet(PLAN.id)
@@ -257,7 +257,7 @@ async def test_a_refusal_for_the_moment_is_sent_again(service: MemoryService, tm
         await client.add([1.0, 2.0])
         await until(lambda: len(service.received) > 1, "another send")
         service.accept()
-        await client.flush(30)
+        await client.flush(120)
         assert not client.status().refused
     assert service.records == 1
 
@@ -267,7 +267,7 @@ async def test_it_ends_a_session_for_a_reason_that_does(service: MemoryService, 
     async with EdgeClient(service, spool=tmp_path / "spool.db", config=QUICK) as client:
         await client.add([1.0, 2.0])
         with pytest.raises(PlanChangedError):
-            await client.flush(30)
+            await client.flush(120)
 
 
 async def test_plans_of_reports_and_silos_are_served_too(tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ async def test_plans_of_reports_and_silos_are_served_too(tmp_path: Path) -> None
     report, silo = MemoryService(REPORT), MemoryService(SILO)
     async with EdgeClient(report, spool=tmp_path / "report.db", policy=EVERYTHING) as client:
         await client.add([[1.0, 2.0], [3.0, 4.0]])
-        await client.flush(30)
+        await client.flush(120)
         assert client.status().account is not None
     async with EdgeClient(silo, spool=tmp_path / "silo.db", policy=EVERYTHING) as client:
         await client.add([[1.0, 2.0], [3.0, 4.0]])
-        await client.flush(30)
+        await client.flush(120)
         status = client.status()
         # Two windows may be open, in the lateness of the first.
         assert status.submissions_counted == status.submissions_spent == len(silo.windows) >= 1
@@ -293,7 +293,7 @@ async def test_many_clients_of_one_process_share_a_service(service: MemoryServic
     async def contribute(number: int) -> None:
         async with EdgeClient(service, spool=tmp_path / f"{number}.db", runtime=runtime) as client:
             await client.add([1.0, 2.0])
-            await client.flush(60)
+            await client.flush(120)
 
     await asyncio.gather(*map(contribute, range(30)))
     runtime.close()
@@ -309,5 +309,5 @@ async def test_strings_are_a_set_alone_or_in_a_list_of_sets(tmp_path: Path) -> N
         await client.add({"cough", "fever"})
         await client.add(["cough"])
         await client.add([["fever"]])
-        await client.flush(30)
+        await client.flush(120)
     assert np.array_equal(service.sketch().counters, expected.counters)

@@ -64,7 +64,7 @@ def device(service: Service, folder: Path, credentials: Credentials | None, name
 async def contribute(service: Service, folder: Path, credentials: Credentials, name: str = "till-3") -> None:
     async with device(service, folder, credentials, name) as client:
         await client.add(RECORDS)
-        await client.flush(5)
+        await client.flush(120)
         assert client.status().acknowledged == 1
 
 
@@ -145,7 +145,7 @@ async def test_a_certificate_is_rotated_while_a_client_runs(tmp_path: Path, site
         believed.write_bytes(site.ca.read_bytes())
         async with device(service, tmp_path, Credentials(ca=believed)) as client:
             await client.add(RECORDS)
-            await client.flush(5)
+            await client.flush(120)
             replace(site.certificate, new.certificate.read_bytes())
             with pytest.raises(ServiceError, match="is not signed"):  # half rotated: the old one is still shown
                 await welcome_of(service, new.believed)
@@ -155,13 +155,13 @@ async def test_a_certificate_is_rotated_while_a_client_runs(tmp_path: Path, site
                 await welcome_of(service, site.believed)
 
             await client.add(RECORDS)
-            await client.flush(5)  # on the connection that stands
+            await client.flush(120)  # on the connection that stands
         async with device(service, tmp_path, Credentials(ca=believed)) as client:
             await client.add(RECORDS)
             with pytest.raises(FlushTimeoutError, match="is not signed by a trusted certificate authority"):
                 await client.flush(0.3)
             believed.write_bytes(new.ca.read_bytes())
-            await client.flush(5)  # the file was read again
+            await client.flush(120)  # the file was read again
         await assert_counted(service, tmp_path, new.believed, 3)
 
 
@@ -187,7 +187,7 @@ async def test_tokens_are_shown_over_tls_and_a_rotated_one_is_found(tmp_path: Pa
             with pytest.raises(FlushTimeoutError, match="rejected the credentials of this client"):
                 await add_until_it_is_refused(client)
             replace(token, new.text.encode())
-            await client.flush(5)
+            await client.flush(120)
             counted = client.status().acknowledged
         await assert_counted(service, tmp_path, Credentials(token=operator.text, ca=site.ca), counted)
 
