@@ -22,7 +22,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from tests.authorities import Certified
 from tests.hushsum.local_plans import report_plan
-from tests.hushsum_page.test_in_browser import ARGUMENTS, CHROMIUM, DOCS, SCHEMES, Seen, save
+from tests.hushsum_page.test_in_browser import ARGUMENTS, CHROMIUM, DOCS, SCHEMES, WAIT_MS, Seen, save
 from tests.plans import secure_plan, small_plan
 from tests.services import NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
 
@@ -124,7 +124,7 @@ class Services:
         self._run(self._start())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(300)
 
     async def _start(self) -> None:
         for name, (plan, prepare) in SERVICES.items():
@@ -157,10 +157,11 @@ class Services:
         if name not in self.states:
             context = self.browser.new_context(ignore_https_errors=True)
             page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
             page.goto(f"{self.bases[name]}/sign-in")
             page.fill("#token", self.admin.text)
             page.press("#token", "Enter")
-            page.wait_for_url(f"{self.bases[name]}/", timeout=5000)
+            page.wait_for_url(f"{self.bases[name]}/", timeout=WAIT_MS)
             self.states[name] = context.storage_state()
             context.close()
         shared = {"viewport": {"width": 1180, "height": 900}, "ignore_https_errors": True}
@@ -179,7 +180,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=WAIT_MS)
         running = Services(tmp_path_factory.mktemp("services"), browser)
         try:
             yield running

@@ -19,6 +19,7 @@ from hushsum_page.files import FilesSource
 from hushsum_page.middleware import HEADERS
 from hushsum_page.server import CONNECTION_S_MAX, CONNECTIONS_MAX, BoundedListener, PageServer
 from hushsum_page.viewer import Viewer, opening_page
+from hushsum_simulator.testbed.process import free_port
 from tests.authorities import Certified
 from tests.hushsum_page.page_releases import MAKERS, Browser, Clock, address_of, central, points, saved
 from tests.plans import small_plan
@@ -50,7 +51,7 @@ def server(listener: BoundedListener) -> Iterator[PageServer]:
 
 
 def connected(listener: BoundedListener, source: str = "") -> socket.socket:
-    return socket.create_connection(("127.0.0.1", listener.port), timeout=20, source_address=(source, 0))
+    return socket.create_connection(("127.0.0.1", listener.port), timeout=120, source_address=(source, 0))
 
 
 def asked(listener: BoundedListener) -> bytes:
@@ -114,10 +115,11 @@ def test_an_address_that_cannot_be_used_is_refused(listener: BoundedListener) ->
         BoundedListener("127.0.0.1", listener.port, Clock())
 
 
-def test_a_server_that_is_stopped_gives_its_port_back(listener: BoundedListener) -> None:
+def test_a_server_that_is_stopped_gives_its_port_back() -> None:
+    port = free_port()
+    listener = BoundedListener("127.0.0.1", port, Clock())
     made = PageServer(listener, HELLO, None)
     made.start()
-    port = listener.port
     assert asked(listener).endswith(b"hello")
     made.stop()
     BoundedListener("127.0.0.1", port, Clock()).close()
@@ -131,7 +133,7 @@ def test_a_handshake_that_never_comes_keeps_nobody_out(listener: BoundedListener
     made.start()
     silent = [connected(listener) for _ in range(CONNECTIONS_MAX + 5)]
     trusting = ssl.create_default_context(cafile=certified.ca)
-    connection = http.client.HTTPSConnection("localhost", listener.port, context=trusting, timeout=20)
+    connection = http.client.HTTPSConnection("localhost", listener.port, context=trusting, timeout=120)
     connection.request("GET", "/")
     assert connection.getresponse().read() == b"hello"
     connection.close()

@@ -20,7 +20,7 @@ from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import Postgres
 from hushsum_simulator.testbed.process import free_port
 from tests.brokers import fresh_prefix
-from tests.hushsum_page.test_in_browser import ARGUMENTS, CHROMIUM, Seen
+from tests.hushsum_page.test_in_browser import ARGUMENTS, CHROMIUM, WAIT_MS, Seen
 from tests.integration.test_cluster import PLAN, WINDOW, seal
 from tests.processes import Aggregator
 from tests.services import Contributor, RawClient
@@ -83,9 +83,8 @@ def look_in_a_browser(base: str, token: str) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=WAIT_MS)
         found = Seen(browser.new_page(), base)
-        found.page.set_default_timeout(120_000)
         found.go("/sign-in")
         found.page.fill("#token", token)
         found.page.press("#token", "Enter")
