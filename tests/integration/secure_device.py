@@ -21,7 +21,7 @@ T = TypeVar("T")
 CONFIG = Config(backoff_first_s=0.05, backoff_longest_s=0.2, close_flush_s=0.0)
 #: The server has told who survived, so it holds this client's vector; nothing is signed yet.
 SURVIVORS = "survivors"
-FLUSH_S = 3.0  # of a device that was started again: nobody may be there for another cohort
+FLUSH_S = 3.0  # of a device that was started again and has spent nothing: nobody may be there for another cohort
 
 
 def tell(what: object) -> None:
@@ -62,8 +62,9 @@ async def main(target: str, spool: str, client_id: str, records: str, halt: str)
     ) as client:
         if records:
             await client.add(json.loads(records))
+        is_told = records or client.status().submissions_spent  # what became of them, however long that takes
         with suppress(NotCountedError, FlushTimeoutError):
-            await client.flush(None if records else FLUSH_S)
+            await client.flush(None if is_told else FLUSH_S)
     tallies = client.status()
     told = {"spent": tallies.submissions_spent, "counted": tallies.submissions_counted}
     tell(json.dumps({**told, "lost": tallies.submissions_lost}))

@@ -51,7 +51,7 @@ from tests.processes import ROOT
 Counters = npt.NDArray[np.int64]
 FALSE_ALARM: Final = 1e-6  # of all bounds on noise of one test together
 DELTAS: Final = 16  # of a window, of neighbouring counters: once in 10^9 noise is 0 on all of them
-LIFE_S: Final = 120.0
+LIFE_S: Final = 300.0
 OF_A_WINDOW: Final = (
     *("Store.mark_closing", "KafkaLog.append", "Store.checkpoint", "Store.checkpoint"),
     *("Store.reserve_step", DRAW, "Store.commit_step", "ReceiptsTopic.write", "Store.publish"),
