@@ -70,7 +70,7 @@ class Site:
             "kafka_bootstrap": kafka.bootstrap,
             "kafka_prefix": self.prefix,
             "kafka_session_s": 6,  # what a broker allows at least
-            "checkpoint_s": 60,  # so that a worker that is killed has stored nothing of what it had folded
+            "checkpoint_s": 3600,  # so that a worker that is killed has stored nothing of what it had folded
             "directory": str(keys_in(folder, keys)),
             "log_level": "debug",
         }

@@ -101,7 +101,7 @@ class Site:
             "kafka_bootstrap": self._kafka.bootstrap,
             "kafka_prefix": self._kafka.prefix,
             "kafka_session_s": 6,  # what a broker allows at least
-            "checkpoint_s": 60,  # so that a worker that is killed has stored nothing of what it had folded
+            "checkpoint_s": 3600,  # so that a worker that is killed has stored nothing of what it had folded
             "directory": str(self._directory),
             "client_directory": str(clients),
         }
@@ -176,7 +176,7 @@ class Cohort:
         """Every device adds its records, takes part, and is told that it counts."""
         async with self.devices(target) as devices:
             await asyncio.gather(*(device.add(own) for device, own in zip(devices, self.records, strict=True)))
-            await asyncio.gather(*(device.flush(60) for device in devices))
+            await asyncio.gather(*(device.flush(240) for device in devices))
             tallies = [device.status() for device in devices]
         assert {(each.submissions_spent, each.submissions_counted, each.submissions_lost) for each in tallies} == {
             (1, 1, 0)
