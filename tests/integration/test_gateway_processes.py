@@ -70,7 +70,7 @@ async def test_two_gateways_share_a_port_and_nothing_is_lost_when_one_is_killed(
     worker = Aggregator(tmp_path, "worker", {**shared, "role": "worker"}, dsn)
     gateway = Aggregator(tmp_path, "gateway", {**shared, **of_gateway}, dsn)
     releaser = Aggregator(tmp_path, "releaser", {**shared, "role": "releaser"}, dsn)
-    async with AsyncExitStack() as stack, asyncio.timeout(240):
+    async with AsyncExitStack() as stack, asyncio.timeout(480):
         for each in (worker, gateway, releaser):
             await each.start()
             stack.push_async_callback(each.stop, signal.SIGKILL)
@@ -133,7 +133,7 @@ async def test_gateways_end_when_their_parent_is_killed_and_one_that_cannot_star
     await gateway.address()
     children = list(pids(tmp_path).values())
     await gateway.stop(signal.SIGKILL)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await until(lambda: not any(map(alive, children)))
 
     (tmp_path / "secure.json").write_bytes(secure_plan().bundle)

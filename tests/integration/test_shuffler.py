@@ -51,7 +51,7 @@ async def contribute(target: str, folder: Path, number: int, window: int, rng: n
     ) as device:
         for part in np.array_split(rng.uniform(0, 10, (RECORDS, 2)), 5):
             await device.add(part, time=PLAN.window.start_ms(window))
-        await device.flush(30)
+        await device.flush(240)
 
 
 async def published(address: str, window: int) -> Release:
