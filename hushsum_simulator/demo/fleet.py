@@ -217,7 +217,7 @@ _LOOK_S: Final = 0.05
 _SHOW_S: Final = 0.25
 _HOLD_S: Final = 2.0
 _HOLD_LONG_S: Final = 20.0
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 # The kill waits for so many durable and unacknowledged messages: a share of all, so that it comes in mid-stream.
 _UNACKNOWLEDGED_SHARE: Final = 0.01
 

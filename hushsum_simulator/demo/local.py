@@ -268,7 +268,7 @@ _SPARE_STARTS: Final = 6
 _SPARE_S: Final = (15.0, 90.0)
 _WAIT_MAX_MS: Final = 120_000
 _LOOK_S: Final = 0.1
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _CONTROL: Final = 256  # bytes of the plan: of a longer text SQLite may keep the parts in different places
 
 

@@ -342,7 +342,7 @@ async def _flush(client: EdgeClient) -> None:
 
 
 _SHOW_S: Final = 0.2
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _ROUNDS: Final = re.compile(rb'^hushsum_rounds_total\{outcome="(\w+)",[^}]*\} ([0-9.e+]+)$', re.MULTILINE)
 _SUMMED: Final = b"counted"  # the server's word for a round whose sum counts
 

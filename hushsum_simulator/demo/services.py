@@ -29,7 +29,7 @@ from hushsum_simulator.errors import JourneyError, ServerError
 from hushsum_simulator.progress import Progress
 from hushsum_simulator.testbed.process import last_line
 
-_START_S: Final = 60.0
+_START_S: Final = 180.0  # beside other programs; in a fresh clone loops are compiled first
 _STOP_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _ASK_S: Final = 10.0
@@ -84,7 +84,7 @@ class Service:
         """Starts the process and waits until it listens.
 
         Raises:
-            ServerError: It ended, or does not listen within a minute.
+            ServerError: It ended, or does not listen within three minutes.
         """
         with self.output.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(

@@ -21,7 +21,7 @@ _LOOPBACK: Final = "127.0.0.1"
 #: Below the ports that systems give to outgoing connections, so that a server finds its own again after a restart.
 _PORTS: Final = range(12_000, 30_000)
 _LOOK_S: Final = 0.02
-_START_S: Final = 60.0
+_START_S: Final = 180.0  # beside other programs
 _STOP_S: Final = 20.0
 # Popen's own `user` makes it fork, and gRPC's fork handlers may crash the child.
 _AS_USER: Final = """
@@ -128,7 +128,7 @@ class ServerProcess:
         """Starts it, and returns once it takes requests.
 
         Raises:
-            ServerError: It ended, or is not ready within a minute.
+            ServerError: It ended, or is not ready within three minutes.
         """
         assert not self.is_running, "ended first"
         with self.output.open("ab") as output:
