@@ -136,7 +136,7 @@ async def test_the_public_interface_gives_no_topic_id(kafka: KafkaBroker, where:
 async def test_a_member_reports_its_heartbeats_and_its_session(kafka: KafkaBroker, where: TopicPartition) -> None:
     beats = list[None]()
     member = AIOKafkaConsumer(
-        bootstrap_servers=kafka.bootstrap, group_id=where.topic, session_timeout_ms=1500, heartbeat_interval_ms=100
+        bootstrap_servers=kafka.bootstrap, group_id=where.topic, session_timeout_ms=30_000, heartbeat_interval_ms=100
     )
     await member.start()
     on_heartbeat(member, lambda: beats.append(None))
@@ -167,13 +167,13 @@ async def test_a_bootstrap_that_is_cancelled_leaves_no_connection_open() -> None
         address = "{}:{}".format(*server.sockets[0].getsockname())
         client = AIOKafkaClient(bootstrap_servers=address)
         starting = asyncio.create_task(client.bootstrap())
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 120)
         starting.cancel()
         gc.disable()  # it would close the connection, with a warning
         try:
             with pytest.raises(asyncio.CancelledError):
                 await starting
-            await asyncio.wait_for(ended.wait(), 30)
+            await asyncio.wait_for(ended.wait(), 120)
         finally:
             gc.enable()
         await client.close()

@@ -21,7 +21,7 @@ from tests.plans import small_plan
 PLAN = small_plan()
 PARTITIONS = 4
 ALL = frozenset(range(PARTITIONS))
-SESSION_S = 1.5
+SESSION_S = 3.0  # a busy machine or broker may pause for some of it
 
 
 class Owner:
@@ -59,15 +59,20 @@ class Owner:
 
 
 class Group:
-    """Members of one plan's group, and what their owners were told, in order."""
+    """Members of one plan's group, and what their owners were told, in order.
+
+    Attributes:
+        session_s: Of members that join from now on.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.told: list[tuple[str, str, frozenset[int]]] = []
+        self.session_s = SESSION_S
         self.observer = RecordingObserver()
         self._prefix, self._members = prefix, dict[str, KafkaMembership]()
 
     async def join(self, name: str, bootstrap: str) -> Owner:
-        settings = KafkaSettings(bootstrap, self._prefix, session_s=SESSION_S)
+        settings = KafkaSettings(bootstrap, self._prefix, session_s=self.session_s)
         runtime, owner = SystemRuntime(threads=1), Owner(name, self.told)
         self._members[name] = KafkaMembership(settings, PLAN, PARTITIONS, runtime, self.observer)
         await self._members[name].start(owner)
@@ -112,16 +117,16 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_one_member_gets_all_two_share_them_and_who_leaves_hands_them_over_at_once(
     kafka: KafkaBroker, group: Group
 ) -> None:
+    group.session_s = 300.0  # who left without a word would be waited for as long
     a = await group.join("a", kafka.bootstrap)
     await until(lambda: a.held == ALL)
     b = await group.join("b", kafka.bootstrap)
     await until(lambda: len(a.held) == len(b.held) == 2)
     assert a.held | b.held == ALL
-    began_s = asyncio.get_running_loop().time()
     await group.leave("a")
     assert not a.held
-    await until(lambda: b.held == ALL)
-    assert asyncio.get_running_loop().time() - began_s < 10 * SESSION_S
+    async with asyncio.timeout(120):
+        await until(lambda: b.held == ALL)
     assert [what for name, what, _ in group.told if name == "a"] == ["assigned", "revoking", "revoked"] * 2
     assert "lost" not in {what for _, what, _ in group.told}
 
@@ -164,7 +169,7 @@ async def test_a_member_fetches_no_entry_and_commits_no_offset(
     await plant_offsets(topic, direct, planted)
     a = await group.join("a", kafka_behind_proxy.bootstrap)
     await until(lambda: a.held == ALL)
-    await asyncio.sleep(2 * SESSION_S)
+    await asyncio.sleep(SESSION_S)
     assert kafka_behind_proxy.proxy.received < 50_000
     await group.leave("a")
     assert await offsets_of(topic, direct) == planted
