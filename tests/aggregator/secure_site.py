@@ -51,8 +51,8 @@ def plan_of(
 
 
 def site_config(folder: Path, plan: Plan, **settings: object) -> Config:
-    """Settings of a service whose rounds wait briefly."""
-    return config_of(folder, plan, **{"secure_step_s": 3.0, "secure_upload_s": 3.0, **settings})
+    """Settings of a service whose rounds wait for everybody, however busy the machine is."""
+    return config_of(folder, plan, **{"secure_step_s": 120.0, "secure_upload_s": 120.0, **settings})
 
 
 class SumLog:

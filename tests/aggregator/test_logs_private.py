@@ -185,7 +185,9 @@ async def cohorts_of(folder: Path, heard: Heard, rng: np.random.Generator) -> No
         misdeed(fleet[0])
         own = folder / str(number)
         own.mkdir()
-        config = site_config(own, plan, client_directory=str(folder / "clients.toml"), secure_step_s=0.5)
+        config = site_config(
+            own, plan, client_directory=str(folder / "clients.toml"), secure_step_s=0.5, secure_upload_s=3.0
+        )
         async with service_of(config) as service, stub_of(service.grpc) as stub:
             await all_parts(fleet, stub)
             line = Line.open(stub, CLIENTS[2])
