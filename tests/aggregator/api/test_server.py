@@ -110,10 +110,10 @@ async def until(condition: Callable[[], bool]) -> None:
 async def answered(client: RawClient) -> None:
     """A good token and health are answered."""
     assert (
-        await client.collection.Hello(pb.HelloRequest(protocol_versions=[1]), metadata=client.metadata, timeout=60)
+        await client.collection.Hello(pb.HelloRequest(protocol_versions=[1]), metadata=client.metadata, timeout=120)
     ).plan_id
     check: Any = client.channel.unary_unary(CHECK)
-    assert await check(b"", timeout=60) == b"\x08\x01"
+    assert await check(b"", timeout=120) == b"\x08\x01"
 
 
 @pytest.mark.parametrize(("connections", "calls"), ((1, 1500), (20, 100), (20, 300)))
@@ -288,7 +288,7 @@ def busy(address: str, heard: threading.Semaphore) -> str:
             "/test.Service/Echo", pb.SubmitRequest.SerializeToString, pb.SubmitReply.FromString
         )
         try:
-            for number, _ in enumerate(method(requests(), timeout=60)):
+            for number, _ in enumerate(method(requests(), timeout=120)):
                 if number == 3:
                     heard.release()
         except grpc.RpcError as error:
