@@ -47,7 +47,7 @@ def loaded_by(code: str) -> set[str]:
     """The modules that some code loads, beside those of the interpreter's start."""
     code = f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
     command = [sys.executable, "-W", "error", "-c", code]
-    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return set(ended.stdout.split())
 
 

@@ -59,7 +59,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
     """In a process of its own: a hard limit that was lowered cannot be raised again."""
     command = 'ulimit -n 128; exec "$0" -c "from aggregator import process; process.raise_file_limit()"'
     ended = subprocess.run(
-        ["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+        ["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120
     )
     assert ended.returncode == 1
     assert "limit of open files: 128, expected at least 256 (ulimit -n)" in ended.stderr
@@ -110,7 +110,7 @@ async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> No
     async with AsyncExitStack() as stack:
         supervision = TaskSupervisor(stack, Quick(), Metrics().retried)
         supervision.forever("imports", needs_a_file)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while tries < 3:  # noqa: ASYNC110  nobody else changes it
                 await asyncio.sleep(0)
 
@@ -215,6 +215,6 @@ async def test_a_service_at_its_limit_of_memory_cannot_go_on_and_drains(
         async with RawClient(service.grpc) as client:
             assert (await client.hello()).plan_id
         used[0] = 101 * MIB
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             with pytest.raises(MemoryLimitError):
                 await service.failed()

@@ -138,8 +138,8 @@ def test_who_starts_during_an_upgrade_waits_for_its_end_or_is_told(
         second = thread.submit(contents, path, writing=True)
         process.stdin.write("go on\n")
         process.stdin.flush()
-        assert process.wait(30) == 0
-        assert second.result(30) == contents(Path(f"{path}.whole"))
+        assert process.wait(120) == 0
+        assert second.result(120) == contents(Path(f"{path}.whole"))
 
 
 async def test_a_start_on_an_older_folder_serves_releases_keeps_its_ledger_and_is_no_use_to_older_versions(

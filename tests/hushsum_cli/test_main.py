@@ -232,7 +232,7 @@ def test_a_package_that_is_not_installed_is_one_line_that_names_its_extra(
         f"sys.argv = ['hushsum', *{ASKED[module]!r}]\nmain()\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
     assert f"pip install 'hushsum[{extra}]'" in ended.stderr

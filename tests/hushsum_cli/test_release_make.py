@@ -226,7 +226,7 @@ def test_two_runs_at_once_lose_no_release_that_was_charged(sources_on_path: None
         "Ledger.charge = charge_and_wait"
     )
     runs = [subprocess.Popen(in_a_process(make, both), stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [run.communicate(timeout=60)[1] for run in runs]
+    said = [run.communicate(timeout=300)[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 1], said
     assert "today-2.hush" in "".join(said)
     assert not np.array_equal(hs.load("today.hush").counters, hs.load("today-2.hush").counters)

@@ -292,7 +292,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def ended(call: Any) -> tuple[grpc.StatusCode, str]:
     """How a stream ends that was open."""
-    async with asyncio.timeout(60):  # one that the service does not end would be waited for for ever
+    async with asyncio.timeout(120):  # one that the service does not end would be waited for for ever
         return await call.code(), await call.details()
 
 

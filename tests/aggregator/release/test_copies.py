@@ -36,7 +36,7 @@ async def release(client: RawClient, windows: int = 1) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 -- a counter of the service wakes nobody
             await asyncio.sleep(0.01)
 

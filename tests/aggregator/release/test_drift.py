@@ -34,7 +34,7 @@ async def released(client: RawClient, plan: Plan, number: int, centre: float) ->
 
 
 async def shown(service: Service, *, small: bool) -> float:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             found = service.metrics.registry.get_sample_value("hushsum_drift_p_value")
             if found is not None and not math.isnan(found) and (found < 1e-3) == small:
