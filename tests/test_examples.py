@@ -28,7 +28,7 @@ from hushsum_simulator.console import Console
 from tests.doc_pages import in_process, run_page
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import small_plan
-from tests.services import config_of
+from tests.services import SetRuntime, config_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -242,7 +242,7 @@ WITHOUT_COMMANDS = {"dashboard.md", "kubernetes.md", "systemd.md"}
 
 async def leave_data(folder: Path) -> None:
     """Leaves what a service has: `plan.json`, and in `data` one released window, before which `sunday` was taken."""
-    runtime = SystemRuntime()
+    runtime = SetRuntime(SystemRuntime().now_ms())  # an hour that ended meanwhile would be a second window
     (folder / "elsewhere").mkdir()
     (folder / "backups").mkdir(mode=0o700)
     places = {"receipts_copy": str(folder / "elsewhere" / "receipts.jsonl"), "publish": str(folder / "releases")}
