@@ -177,7 +177,7 @@ def local_deployment(plan: Plan, jars: Path, folder: Path, settings: Mapping[str
 _CLIENTS: Final = 8
 _RATE: Final = 30.0  # deltas a second of each
 _AFTER_SEAL_S: Final = 0.5  # of load that arrives while the window closes, or too late
-_PATIENCE_S: Final = 90.0
+_PATIENCE_S: Final = 180.0
 _MINUTE_S: Final = 60
 
 

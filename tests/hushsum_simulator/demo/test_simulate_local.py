@@ -37,7 +37,7 @@ total_epsilon = 12
 """
 HASHED = {"kernel": "euclidean", "family": "hashed", "buckets": "buckets = 56", "privacy": "", "window": ""}
 BITS = {**HASHED, "kernel": "gaussian", "family": "fourier", "buckets": ""}
-SILO = {**HASHED, "privacy": '[privacy.local]\nform = "silo"', "window": 'length = "30d"'}
+SILO = {**HASHED, "privacy": '[privacy.local]\nform = "silo"', "window": 'length = "3650d"'}
 SHUFFLED = {
     **HASHED,
     "privacy": "delta = 1e-3\n[privacy.local]\nshuffle_min = 8000",
