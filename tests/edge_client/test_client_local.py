@@ -57,6 +57,7 @@ def silo_mode_of(client: EdgeClient) -> SiloMode:
     return mode
 
 
+@pytest.mark.filterwarnings("ignore::edge_client.NotCountedWarning")  # of an answer that came after the flush
 @pytest.mark.parametrize("name", LIES)
 async def test_whatever_a_service_says_it_gets_one_submission_of_a_window(
     path: Path, clock: RushingClock, name: str
