@@ -56,7 +56,7 @@ async def test_whoever_sends_while_brokers_are_away_leaves_no_error_that_nobody_
     untold: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
     log = await opened_log(KafkaSettings(kafka_behind_proxy.bootstrap, fresh_prefix(), request_s=0.7))
-    await log.append(to_zero(delta("a")))
+    await until_appended(log, to_zero(delta("a")))
     kafka_behind_proxy.proxy.refuse()
     kafka_behind_proxy.proxy.cut()
     for _ in range(2):
