@@ -19,7 +19,7 @@ import hashlib
 import os
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -283,7 +283,7 @@ class ReceiptsFile:
         self._exists = False
         self._checksum = 0  # of the last line
         self._size = 0  # of all complete lines, in bytes
-        self._failed = b""  # the last line that could not be written
+        self._failed = set[bytes]()  # lines whose writes failed after the last one that did not: one may be there
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy, *, repairs: bool = True) -> Self:
@@ -420,8 +420,9 @@ class ReceiptsFile:
         try:
             _append(self._path, data, at=self._size, failed=self._failed)
         except OSError as error:
-            self._failed = data
+            self._failed.add(data)
             raise ReceiptsError(f"receipts {self._path}: {error}") from error
+        self._failed.clear()
         self.lines.add(*kept)
         self._checksum, self._size = checksum, self._size + len(kept.line) + 1
 
@@ -445,11 +446,11 @@ class NoReceipts:
         raise ReceiptsError(self._why)
 
 
-def _append(path: Path, data: bytes, at: int | None = None, failed: bytes = b"") -> None:
+def _append(path: Path, data: bytes, at: int | None = None, failed: Collection[bytes] = ()) -> None:
     """Appends in one write, on disk when it returns; creates a missing file if ``at`` is not given.
 
     ``at`` is the known size of the file: bytes beyond it are of a write that failed half way, and are cut off; a whole
-    line only if it is this one, or the one that ``failed`` before.
+    line only if it is this one, or one that ``failed`` before.
 
     Raises:
         OSError: Not all bytes were written, the file is shorter than its known size, or it has another line after it.
@@ -463,7 +464,7 @@ def _append(path: Path, data: bytes, at: int | None = None, failed: bytes = b"")
                 raise OSError(f"it has {size} of {at} bytes written: restore it")
             if size > at:
                 found = os.pread(descriptor, size - at, at)
-                if b"\n" in found and found not in {data, failed}:
+                if b"\n" in found and found not in {data, *failed}:
                     raise OSError("another process has written to it: find out which; nothing was cut off")
                 os.ftruncate(descriptor, at)
         if os.write(descriptor, data) != len(data):

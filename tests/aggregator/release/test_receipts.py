@@ -279,6 +279,23 @@ async def test_a_write_that_failed_leaves_nothing_that_a_later_one_trips_over(
     assert await (await opened(path)).read() == rows(1, 3)
 
 
+async def test_a_line_of_a_write_that_failed_is_known_although_a_later_one_failed_before_it_wrote(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = await written(path, 1)
+    for name, window in (("fsync", 2), ("pread", 3)):
+
+        def broken(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, broken)
+            with pytest.raises(ReceiptsError, match="Input/output error"):
+                await receipts.write(release(window), spend(window))
+    await receipts.write(release(4), spend(4))
+    assert await (await opened(path)).read() == rows(1, 4)
+
+
 async def test_lines_are_canonical_json_that_others_can_read(path: Path) -> None:
     await written(path, 1)
     header, fields = (json.loads(line) for line in content(path).splitlines())
