@@ -16,7 +16,7 @@ from aggregator.model import ReceiptsMark
 from aggregator.release.lease import operators_lease
 from aggregator.release.lost import LostOutcomes, mark_every_lost
 from aggregator.release.receipts import NO_SOURCE, ReceiptLines, check_published, reconcile
-from aggregator.release.receipts_copy import begin_copy, check_prefix, is_same_place
+from aggregator.release.receipts_copy import begin_copy, check_begun, check_prefix, is_same_place
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from aggregator.verify import looking
@@ -86,6 +86,7 @@ async def rebuild_receipts(config: Config, runtime: Runtime) -> int:
                 "make sure that it is",
                 copy=lines.where,
             )
+        check_begun(lines)  # before anything is recorded: a store that misses receipts which never were starts no more
         check_prefix(await sinks.first.catch_up(), lines)
         await _compare_recorded(backends, bound, lines, lines)
         # Before the first line: receipts that are cut short prove too little.

@@ -185,6 +185,12 @@ def _check_lines(copy: ReceiptLines, lines: int, first: ReceiptLines) -> None:
         )
 
 
+def check_begun(lines: ReceiptLines) -> None:
+    """Raises ReceiptsError if there is nothing to copy."""
+    if not lines.mark.id:
+        raise ReceiptsError(f"{lines.where}: no receipts to copy; the first start of a new store makes both")
+
+
 async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
     """Makes a copy of receipts that exist, or completes one; the caller has compared the receipts with the store.
 
@@ -197,8 +203,7 @@ async def begin_copy(first: ReceiptsSink, copy: ReceiptsSink) -> int:
         ReceiptsError: There are no receipts, or the copy has other lines or more: both are left as they are.
     """
     lines, there = await first.catch_up(), await copy.catch_up()
-    if not lines.mark.id:
-        raise ReceiptsError(f"{lines.where}: no receipts to copy; the first start of a new store makes both")
+    check_begun(lines)
     check_prefix(there, lines)
     lacking = lines.kept[len(there.kept) :]
     for kept in lacking:

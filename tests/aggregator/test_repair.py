@@ -16,6 +16,7 @@ from aggregator.backup import back_up, restore
 from aggregator.backup_cluster import back_up_cluster, restore_cluster
 from aggregator.config import Config
 from aggregator.errors import ConfigError, FencedError, ForeignReceiptsError, ReceiptsError, StoreError
+from aggregator.model import ReceiptsMark
 from aggregator.release.receipts import KeptLine, ReceiptsFile, reconcile
 from aggregator.release.receipts_copy import CopiedReceipts, begin_copy
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, mark_all_lost, rebuild_receipts
@@ -49,12 +50,17 @@ async def copy_of(store: Store) -> str | None:
     return None if mark is None else mark.copy or None
 
 
-async def place(folder: Path) -> str | None:
+async def mark_of(folder: Path) -> ReceiptsMark | None:
     store = await open_sqlite_store(folder / "store.db", SystemRuntime())
     try:
-        return await copy_of(store)
+        return await store.receipts_mark()
     finally:
         await store.close()
+
+
+async def place(folder: Path) -> str | None:
+    mark = await mark_of(folder)
+    return None if mark is None else mark.copy or None
 
 
 # ------------------------------------------------------------------------------------------- what the store knows of it
@@ -260,6 +266,19 @@ def unbound(folder: Path, *, publishes: bool) -> None:
     changed(folder, "DELETE FROM receipts_copy")
     if not publishes:
         changed(folder, "DELETE FROM outcomes")
+
+
+async def test_a_copy_that_is_empty_or_missing_leaves_a_store_that_never_released_as_it_is(tmp_path: Path) -> None:
+    """As where its path is mistyped: a store that is told of receipts which never were would never release."""
+    await history(tmp_path, ManualRuntime())
+    put(tmp_path, 0, None, None)
+    for table in ("receipts", "receipts_copy"):
+        changed(tmp_path, f"DELETE FROM {table}")
+    with pytest.raises(ReceiptsError, match="no receipts to copy; the first start"):
+        await rebuild_receipts(config(tmp_path), SystemRuntime())
+    assert await mark_of(tmp_path) is None
+    async with disk_site(tmp_path, PLAN_OF_FOUR, ManualRuntime()) as site:
+        assert not site.releaser.stopped
 
 
 @pytest.mark.parametrize("publishes", [True, False])
