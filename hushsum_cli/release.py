@@ -199,17 +199,30 @@ def get(
 
     async def ask() -> "Release":
         async with Console(service, credentials) as console:
-            infos = [info for info in await console.releases() if is_meant(info)]
+            which = "no release" if window is None else f"no outcome of window {window}"
+            horizon = (await console.plan()).window.horizon
+            due = await console.next_outcome()  # before the list: what is published in between is in it
+            listed = await console.releases()
+            infos = [info for info in listed if is_meant(info)]
             if infos:
                 return await console.fetch(infos[-1])
+            when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
+            complete = ServiceError(f"{service}: {which} was published, and the sequence is complete")
+            if len(listed) == horizon:
+                raise complete
+            if window is not None and due is not None and window < due.window:
+                raise ServiceError(f"{service}: {which} was published, and later ones follow{when}")
             if wait:
-                async for info in console.watch(window):
+                seen = 0
+                async for info in console.watch():
                     if is_meant(info):
                         return await console.fetch(info)
+                    seen += 1
+                    if seen == horizon:
+                        raise complete
+                    if window is not None and info.window > window:
+                        raise ServiceError(f"{service}: {which} was published, but that of window {info.window}")
                 raise ServiceError(f"{service}: the service has stopped; try again")
-            which = "no release" if window is None else f"no outcome of window {window}"
-            due = await console.next_outcome()
-            when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
             raise ServiceError(f"{service}: {which} is published yet{when}; to wait for it, use --wait")
 
     fetched = asyncio.run(ask())

@@ -180,7 +180,7 @@ def test_get_waits_for_an_outcome_that_is_not_published_yet(
         assert hushsum("release", "get", *asked, "--wait").status == 0
         assert hs.load(out).window == window
         assert hushsum("release", "get", *asked, "--wait").status == 0, "it is published"
-    assert waits == [window if named else None]
+    assert waits == [None]
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -202,6 +202,32 @@ def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_n
     assert (ended.status, ended.out) == (1, "")
     assert (f"window {window} is withheld: it has too few clients" in ended.err) == named
     assert (f"{address}: the service has stopped; try again" in ended.err) != named
+
+
+def test_get_does_not_wait_for_an_outcome_that_never_comes(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window from before the first one, and one for which the horizon has no place, before and while it waits."""
+    listen = Console.watch
+
+    async def release_and_listen(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+        await console.release()
+        async for info in listen(console, first_window):
+            yield info
+
+    plan = small_plan(window={**ONE_WINDOW, "release": "cumulative", "horizon": 1})
+    with serving(tmp_path, plan) as address:
+        window = sealed_early(hushsum, address)
+        earlier = ("release", "get", "--from", address, "--window", str(window - 1), "--wait")
+        later = ("release", "get", "--from", address, "--window", str(window + 1), "--wait")
+        ended = hushsum(*earlier)
+        assert f"no outcome of window {window - 1} was published, and later ones follow; next outcome:" in ended.err
+        with monkeypatch.context() as patched:
+            patched.setattr(Console, "watch", release_and_listen)
+            waited = hushsum(*later)
+        for ended in (waited, hushsum(*later), hushsum(*later[:-1]), hushsum(*earlier)):
+            assert (ended.status, ended.out) == (1, "")
+            assert "was published, and the sequence is complete\n" in ended.err
 
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
