@@ -11,6 +11,7 @@ published after it was taken.
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
@@ -342,11 +343,13 @@ async def _newest(backed_up: Path, given: Sequence[Path], runtime: Runtime) -> P
     for path, each in read.items():
         check_prefix(each.lines, newest)
         if each.is_torn and len(each.lines.kept) == len(newest.kept):
+            count = each.lines.mark.lines
             raise BackupError(
                 f"receipts {path}: the last line is incomplete: either the file was cut off while it was copied, and "
                 "receipts are missing whose windows would be drawn again; or the service was killed while it wrote the "
                 "line. Name the whole file, or another one that has this line. Only if it is certain that the service "
-                "itself left the file so: remove the incomplete line, and use the command again"
+                f"itself left the file so, as in a power cut: `head -n {count} {shlex.quote(str(path))} > whole.jsonl` "
+                "leaves the line out, and use this command again with whole.jsonl in place of the file"
             )
     return longest
 

@@ -540,7 +540,9 @@ class MemoryStore(Store):
     async def receipts_mark(self) -> ReceiptsMark | None:
         return self.receipts
 
-    async def bind_receipts(self, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
+    async def bind_receipts(
+        self, plan_id: bytes, found: ReceiptsMark, *, fence: int, known_copy: str = ""
+    ) -> ReceiptsMark:
         self._check_fence(fence)
         if self.receipts is None:
             self.receipts = found

@@ -578,8 +578,8 @@ async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int 
     The header is written before the store knows it: a crash in between leaves receipts that no store knows, and the
     next start binds the store to them. In the other order a store would miss receipts that nobody has lost.
 
-    A store that was bound before the receipts had a copy learns where it is. Another place than the store knows is
-    recorded by an operator's command alone.
+    A store that was bound before the receipts had a copy learns where it is, and of the topic that it knows the
+    brokers of today. Another place than the store knows is recorded by an operator's command alone.
     """
     bound = await store.receipts_mark()  # before the receipts are read: they may be ahead of it, never behind
     copy = "" if bound is None else await receipts.check(bound)
@@ -589,8 +589,9 @@ async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int 
             return
         bound = await store.bind_receipts(plan_id, await receipts.begin(), fence=fence)
         await receipts.check(bound)
-    elif fence is not None and copy and not bound.copy:
-        await receipts.check(await store.bind_receipts(plan_id, replace(bound, copy=copy), fence=fence))
+    elif fence is not None and copy not in {"", bound.copy}:
+        found = replace(bound, copy=copy)
+        await receipts.check(await store.bind_receipts(plan_id, found, fence=fence, known_copy=bound.copy))
 
 
 async def published_outcomes(store: Store) -> list[Outcome]:

@@ -59,7 +59,9 @@ class CopiedReceipts:
         return replace(mark, copy=copy.where)
 
     async def check(self, bound: ReceiptsMark) -> str:
-        """Compares the receipts with the mark, and the copy with both; where the copy is.
+        """Compares the receipts with the mark, and the copy with both; where the copy is, as the store is to record it.
+
+        A file stays as it is recorded: a link that leads to it now may lead elsewhere later. A topic's brokers change.
 
         Raises:
             ForeignReceiptsError: They are missing or another store's, the copy included.
@@ -89,7 +91,7 @@ class CopiedReceipts:
                 f"{copy.where}: {sum(lacking.values())} receipts of {first.where} are missing at its end, where a kill "
                 f"leaves one of a plan: {_OLDER}"
             )
-        return copy.where
+        return copy.where if isinstance(place_of(copy.where), TopicPlace) else bound.copy or copy.where
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         mark = await self._first.write(outcome, spend)

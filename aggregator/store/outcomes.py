@@ -359,10 +359,13 @@ async def receipts_mark(tx: Transaction) -> ReceiptsMark | None:
     return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]), str(row[3]))
 
 
-async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
+async def bind_receipts(
+    tx: Transaction, plan_id: bytes, found: ReceiptsMark, *, fence: int, known_copy: str = ""
+) -> ReceiptsMark:
     """Binds the store to these receipts for good, unless it is bound; returns the mark that it is bound to.
 
-    Where they have a copy, its place is recorded in either case, unless the store knows one.
+    Where they have a copy, its place is recorded in either case, unless the store knows one. ``known_copy`` is the same
+    place as the store knows it, in other words.
 
     ``plan_id`` belongs to the releaser that holds the fence.
     """
@@ -375,6 +378,7 @@ async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *,
         found.lines,
         found.digest,
     )
+    await tx.execute("UPDATE receipts_copy SET place = $1 WHERE place = $2", found.copy, known_copy)
     await _note_copy(tx, found.copy)
     bound = await receipts_mark(tx)
     assert bound is not None, "it was there, or was inserted"

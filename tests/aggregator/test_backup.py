@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,8 +135,11 @@ async def test_receipts_that_were_cut_off_are_no_proof_that_nothing_came_later(t
     cut.write_bytes(whole[:-20])
     again = Path(shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "again"))
     for given in ([cut], [cut, again], [again, cut]):
-        with pytest.raises(BackupError, match=rf"receipts {cut}: the last line is incomplete.*Name the whole file"):
+        with pytest.raises(BackupError, match=rf"receipts {cut}: the last line is incomplete.*Name the whole") as told:
             await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
+    command = re.findall("`(.*)`", str(told.value))
+    subprocess.run(["sh", "-c", *command], cwd=tmp_path, check=True)
+    assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "1" / RECEIPTS).read_bytes()
     assert not (tmp_path / "new").exists()
     with pytest.raises(BackupError, match="published after it was taken"):
         await restore(tmp_path / "1", tmp_path / "new", [cut, data / RECEIPTS], SystemRuntime())

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from aggregator.config import Config
 from aggregator.errors import ReceiptsError, ReleasingStoppedError
-from aggregator.release.receipts import ReceiptsFile
-from aggregator.release.receipts_copy import CopiedReceipts, is_same_place
+from aggregator.release.receipts import ReceiptsFile, reconcile
+from aggregator.release.receipts_copy import CopiedReceipts, begin_copy, is_same_place
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, rebuild_receipts
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
@@ -22,7 +22,7 @@ from tests.aggregator.release.test_releaser import CountingEntropy
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_backup_cluster import once_leading, released
 from tests.aggregator.test_check import checked, failures_of
-from tests.aggregator.test_repair import place, unbound
+from tests.aggregator.test_repair import copy_of, place, unbound
 from tests.aggregator.test_verify import COPY, failures, verified
 from tests.doubles import ManualRuntime
 from tests.services import HOUR_MS, NOW_MS, RawClient, SetRuntime, config_of, service_of
@@ -117,6 +117,25 @@ def test_a_topic_is_the_same_where_an_address_of_its_brokers_is() -> None:
     assert not is_same_place(known, "topic a.copy at three:9092")
     assert not is_same_place(known, "topic b.copy at one:9092,two:9092")
     assert not is_same_place(known, "receipts /copy.jsonl")
+
+
+async def test_brokers_are_replaced_one_by_one_while_every_start_shares_an_address_with_the_start_before(
+    tmp_path: Path,
+) -> None:
+    async with disk_site(tmp_path, PLAN_OF_FOUR, ManualRuntime()) as site:
+        copy = await ReceiptsFile.open(tmp_path / COPY, ManualRuntime(), ReplayableEntropy(b""))
+        await begin_copy(site.receipts, copy)
+        receipts = CopiedReceipts(site.receipts, copy)
+        for brokers in ("one:1,two:2", "two:2,three:3", "three:3,four:4"):
+            copy.lines.where = f"topic a.copy at {brokers}"
+            assert (await reconcile(PLAN_OF_FOUR.id, site.store, receipts, fence=None))[0] == ""
+            assert (await reconcile(PLAN_OF_FOUR.id, site.store, receipts, fence=site.fence))[0] == ""
+            assert await copy_of(site.store) == copy.lines.where
+        for other in ("topic a.copy at one:1,two:2", "topic b.copy at three:3"):
+            copy.lines.where = other
+            problem, _ = await reconcile(PLAN_OF_FOUR.id, site.store, receipts, fence=site.fence)
+            assert "knows the copy of its receipts at topic a.copy at three:3,four:4" in problem
+        assert await copy_of(site.store) == "topic a.copy at three:3,four:4"
 
 
 async def test_serve_and_its_check_say_so_and_collect(tmp_path: Path) -> None:
