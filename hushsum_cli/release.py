@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hushsum.tables import Columns
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import NextOutcome, ReleaseInfo
+    from hushsum_simulator.console import Console
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH: Final = 1 << 16  # records
@@ -191,39 +192,10 @@ def get(
 
     from hushsum.release_format import file_name
     from hushsum_simulator.console import Console
-    from hushsum_simulator.errors import ServiceError
-
-    def is_meant(info: "ReleaseInfo") -> bool:
-        # A withheld window that is asked for says so itself; none is what "the newest release" means.
-        return info.size_bytes > 0 if window is None else info.window == window
 
     async def ask() -> "Release":
         async with Console(service, credentials) as console:
-            which = "no release" if window is None else f"no outcome of window {window}"
-            horizon = (await console.plan()).window.horizon
-            due = await console.next_outcome()  # before the list: what is published in between is in it
-            listed = await console.releases()
-            infos = [info for info in listed if is_meant(info)]
-            if infos:
-                return await console.fetch(infos[-1])
-            when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
-            complete = ServiceError(f"{service}: {which} was published, and the sequence is complete")
-            if len(listed) == horizon:
-                raise complete
-            if window is not None and due is not None and window < due.window:
-                raise ServiceError(f"{service}: {which} was published, and later ones follow{when}")
-            if wait:
-                seen = 0
-                async for info in console.watch():
-                    if is_meant(info):
-                        return await console.fetch(info)
-                    seen += 1
-                    if seen == horizon:
-                        raise complete
-                    if window is not None and info.window > window:
-                        raise ServiceError(f"{service}: {which} was published, but that of window {info.window}")
-                raise ServiceError(f"{service}: the service has stopped; try again")
-            raise ServiceError(f"{service}: {which} is published yet{when}; to wait for it, use --wait")
+            return await console.fetch(await _outcome_asked_for(console, service, window, waits=wait))
 
     fetched = asyncio.run(ask())
     assert fetched.window is not None, "a service releases windows"
@@ -233,6 +205,42 @@ def get(
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
     else:
         click.echo(f"{target}: {fetched.statement()}")
+
+
+async def _outcome_asked_for(console: "Console", service: str, window: int | None, *, waits: bool) -> "ReleaseInfo":
+    """The outcome of a window, or without one the newest release; ``waits`` until it is published.
+
+    Raises:
+        ServiceError: It is not published yet, or never will be; or the service stops meanwhile.
+    """
+    from hushsum_simulator.errors import ServiceError
+
+    which = "no release" if window is None else f"no outcome of window {window}"
+    horizon = (await console.plan()).window.horizon
+    due = await console.next_outcome()  # before the list: what is published in between is in it
+    listed = await console.releases()
+    if found := [info for info in listed if _is_meant(info, window)]:
+        return found[-1]
+    when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
+    if len(listed) == horizon:
+        raise ServiceError(f"{service}: {which} was published, and the sequence is complete")
+    if window is not None and due is not None and window < due.window:
+        raise ServiceError(f"{service}: {which} was published, and later ones follow{when}")
+    if not waits:
+        raise ServiceError(f"{service}: {which} is published yet{when}; to wait for it, use --wait")
+    seen = 0
+    async for info in console.watch():
+        if _is_meant(info, window):
+            return info
+        seen += 1
+        if seen == horizon or (window is not None and info.window > window):
+            raise ServiceError(f"{service}: {which} was published, and none will be after that of window {info.window}")
+    raise ServiceError(f"{service}: the service has stopped; try again")
+
+
+def _is_meant(info: "ReleaseInfo", window: int | None) -> bool:
+    # A withheld window that is asked for says so itself; none is what "the newest release" means.
+    return info.size_bytes > 0 if window is None else info.window == window
 
 
 @release.command(

@@ -225,8 +225,9 @@ def test_get_does_not_wait_for_an_outcome_that_never_comes(
         with monkeypatch.context() as patched:
             patched.setattr(Console, "watch", release_and_listen)
             waited = hushsum(*later)
-        for ended in (waited, hushsum(*later), hushsum(*later[:-1]), hushsum(*earlier)):
-            assert (ended.status, ended.out) == (1, "")
+        assert (waited.status, waited.out) == (1, "")
+        assert f" {window + 1} was published, and none will be after that of window {window}\n" in waited.err
+        for ended in (hushsum(*later), hushsum(*later[:-1]), hushsum(*earlier)):
             assert "was published, and the sequence is complete\n" in ended.err
 
 
