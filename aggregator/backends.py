@@ -242,8 +242,6 @@ class Backends:
             except (ConfigError, LogError) as error:
                 return str(error)
         if isinstance(where, Path) and self._config.log == "sqlite":
-            if not where.exists():
-                return "missing"
             return await ReceiptsFile.open(where, self._runtime, OsEntropy(), repairs=False)
         return "of a service with another log"
 

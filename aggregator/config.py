@@ -575,7 +575,7 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     if config.log == "sqlite":
         if "://" in copy:
             yield f"receipts_copy: got {copy}: a topic is allowed only with log = kafka; expected the path of a file"
-        elif _is_one_file(Path(copy), config.receipts or config.folder / "receipts.jsonl"):
+        elif is_one_file(Path(copy), config.receipts or config.folder / "receipts.jsonl"):
             yield f"receipts_copy: {copy} is the file of the receipts themselves"
         return
     if "://" not in copy:
@@ -595,8 +595,14 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     yield from _plaintext("receipts_copy", address.bootstrap, config)
 
 
-def _is_one_file(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+def is_one_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, by links or hard links; False if that cannot be told now."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return one.samefile(other)
+    except OSError:  # one is missing, or on a disk that does not answer
+        return False
 
 
 def _parted(addresses: str) -> set[str]:

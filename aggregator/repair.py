@@ -189,14 +189,17 @@ async def _compare_recorded(
         return
     if named is not None and is_same_place(bound.copy, named.where):
         if not named.kept:
-            _warn_not_compared(bound.copy, "missing")
-        return
-    recorded = await backends.recorded_copy(bound.copy)
-    if isinstance(recorded, str):
-        _warn_not_compared(bound.copy, recorded)
+            _warn_not_compared(bound.copy, "missing or empty")
         return
     try:
-        check_prefix(await recorded.catch_up(), lines)
+        recorded = await backends.recorded_copy(bound.copy)
+        if isinstance(recorded, str):
+            _warn_not_compared(bound.copy, recorded)
+            return
+        found = await recorded.catch_up()
+        if not found.kept:
+            _warn_not_compared(bound.copy, "missing or empty")
+        check_prefix(found, lines)
     except ForeignReceiptsError:
         _warn_not_compared(bound.copy, "another store's receipts are there")
     except ReceiptsError as error:

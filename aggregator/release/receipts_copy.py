@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from aggregator.config import is_one_file
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.model import ReceiptsMark, StoredOutcome
@@ -147,7 +148,7 @@ def is_same_place(one: str, other: str) -> bool:
     if isinstance(here, TopicPlace) and isinstance(there, TopicPlace):
         return here.name == there.name and not here.addresses.isdisjoint(there.addresses)
     if isinstance(here, Path) and isinstance(there, Path):
-        return here.resolve() == there.resolve() or (here.exists() and there.exists() and here.samefile(there))
+        return is_one_file(here, there)
     return one == other
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,11 +133,16 @@ async def test_receipts_that_were_cut_off_are_no_proof_that_nothing_came_later(t
     cut = tmp_path / "cut"
     cut.write_bytes(whole[:-20])
     again = Path(shutil.copy(tmp_path / "1" / RECEIPTS, tmp_path / "again"))
+    told = list[str]()
     for given in ([cut], [cut, again], [again, cut]):
-        with pytest.raises(BackupError, match=rf"receipts {cut}: the last line is incomplete.*Name the whole") as told:
+        with pytest.raises(
+            BackupError, match=rf"receipts {cut}: the last line is incomplete.*Name the whole"
+        ) as caught:
             await restore(tmp_path / "1", tmp_path / "new", given, SystemRuntime())
-    command = re.findall("`(.*)`", str(told.value))
-    subprocess.run(["sh", "-c", *command], cwd=tmp_path, check=True)
+        told += re.findall("`(.*)`", str(caught.value))
+    assert len(told) == 3
+    leaving_out = await asyncio.create_subprocess_exec("sh", "-c", told[0], cwd=tmp_path)
+    assert await leaving_out.wait() == 0
     assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "1" / RECEIPTS).read_bytes()
     assert not (tmp_path / "new").exists()
     with pytest.raises(BackupError, match="published after it was taken"):

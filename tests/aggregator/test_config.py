@@ -1,5 +1,7 @@
 """Settings are small, frozen, and refused where they are not understood."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from pydantic import ValidationError
 from aggregator.app import ProcessRole
 from aggregator.config import DSN_VARIABLE, Config, DatabaseAddress, host_and_port, is_loopback
 from aggregator.errors import ConfigError
+from aggregator.release.receipts_copy import is_same_place
 
 NEEDED = {"plan": "plan.toml", "data": "data"}
 PASSWORD = "correct-horse"
@@ -63,6 +66,24 @@ def test_a_hard_link_to_the_receipts_is_no_copy_of_them(tmp_path: Path) -> None:
     (tmp_path / "copy.jsonl").hardlink_to(tmp_path / "receipts.jsonl")
     with pytest.raises(ConfigError, match="is the file of the receipts themselves"):
         Config.load(None, {"data": str(tmp_path), "receipts_copy": str(tmp_path / "copy.jsonl")}, needs_plan=False)
+
+
+def test_a_copy_on_a_disk_that_does_not_answer_is_no_wrong_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops releasing alone; the service goes on to collect."""
+    (tmp_path / "receipts.jsonl").touch()
+    copy, stat = str(tmp_path / "away" / "copy.jsonl"), os.stat
+
+    def stale(path: str | Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if str(path) == copy:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", stale)
+    loaded = Config.load(None, {"data": str(tmp_path), "receipts_copy": copy}, needs_plan=False)
+    assert loaded.receipts_copy == copy
+    assert not is_same_place(f"receipts {copy}", f"receipts {tmp_path / 'receipts.jsonl'}")
 
 
 def test_a_setting_that_is_missing_is_named() -> None:

@@ -173,7 +173,7 @@ async def test_a_copy_that_is_newer_than_a_store_that_was_set_back_is_not_given_
     with capture_logs() as logged:
         shutil.move(tmp_path / COPY, tmp_path / "away")
         await command(used, SystemRuntime())
-    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing"]
+    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing or empty"]
 
 
 async def test_a_copy_that_is_damaged_is_not_given_up_and_another_stores_receipts_in_its_place_say_nothing(
@@ -200,7 +200,20 @@ async def test_a_copy_that_is_made_where_the_known_one_is_missing_is_told(tmp_pa
     assert "Is its disk mounted?" in await stopped(tmp_path, COPY)
     with capture_logs() as logged:
         assert await begin_receipts_copy(config(tmp_path, COPY), SystemRuntime()) == 4
-    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing"]
+    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing or empty"]
+
+
+async def test_a_known_copy_that_is_empty_or_cannot_be_read_is_told(tmp_path: Path) -> None:
+    await history(tmp_path, ManualRuntime())
+    (tmp_path / COPY).unlink()
+    (tmp_path / COPY).mkdir()
+    with pytest.raises(ReceiptsError, match=r"knows, .* does not fit: .*Is a directory.* move it away, and use"):
+        await begin_receipts_copy(config(tmp_path), SystemRuntime())
+    (tmp_path / COPY).rmdir()
+    (tmp_path / COPY).touch()
+    with capture_logs() as logged:
+        assert await begin_receipts_copy(config(tmp_path), SystemRuntime()) == 4
+    assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing or empty"]
 
 
 async def test_receipts_that_are_lost_may_be_taken_over_by_their_copy(tmp_path: Path) -> None:
