@@ -80,7 +80,10 @@ async def operators_lease(
     finally:
         renewing.cancel()
         await asyncio.wait([renewing])
-        await store.return_lease(plan_id, fence=fence)
+        try:
+            await store.return_lease(plan_id, fence=fence)
+        except TRANSIENT as error:  # what the command has done, or why it failed, counts
+            _journal.warning("lease not returned: it expires by itself", why=str(error))
 
 
 def _told(what: str, why: str) -> None:

@@ -61,3 +61,18 @@ async def test_a_command_whose_database_does_not_answer_loses_its_lease_and_writ
         assert await store.acquire_lease(PLAN.id, "releaser", "", 10) is not None
         with pytest.raises(FencedError):
             await store.set_receipts(ReceiptsMark(bytes(16), 1, bytes(32)), fences={PLAN.id: fence})
+
+
+async def test_a_database_that_is_gone_at_the_end_hides_neither_what_a_command_did_nor_why_it_failed() -> None:
+    runtime, hooks = ManualRuntime(), Hooks()
+    async with registered(runtime) as store:
+        hooks.put("return_lease", unreachable, unreachable)
+        hooked = hooks.around(store)
+        async with operators_lease(PLAN.id, PLAN.name, hooked, runtime, owner="admin 1"):
+            pass
+        await runtime.advance(25)
+        with pytest.raises(ReceiptsError, match="why"):
+            async with operators_lease(PLAN.id, PLAN.name, hooked, runtime, owner="admin 2"):
+                raise ReceiptsError("why")
+        await runtime.advance(25)
+        assert await store.acquire_lease(PLAN.id, "releaser", "", 10) is not None
