@@ -233,7 +233,7 @@ async def test_who_was_admitted_is_forgotten_soon_after_its_connection_and_was_n
             assert len(guard._names) == 1
         port = int(address.rsplit(":", 1)[1])
         async with asyncio.timeout(120):
-            while connections._connections(connections._files(), port, {})[0]:  # until the server has seen its end
+            while connections._connections(connections._files(), port, {})[0]:  # noqa: ASYNC110  the server sees its end
                 await asyncio.sleep(0.02)
         guard._now_s = 2 * connections.FORGET_S
         await guard.look(runtime)
