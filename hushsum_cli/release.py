@@ -216,11 +216,11 @@ async def _outcome_asked_for(console: "Console", service: str, window: int | Non
     from hushsum_simulator.errors import ServiceError
 
     which = "no release" if window is None else f"no outcome of window {window}"
-    horizon = (await console.plan()).window.horizon
     due = await console.next_outcome()  # before the list: what is published in between is in it
     listed = await console.releases()
     if found := [info for info in listed if _is_meant(info, window)]:
         return found[-1]
+    horizon = (await console.plan()).window.horizon
     when = "" if due is None else f"; next outcome: {_next_outcome(due)}"
     if len(listed) == horizon:
         raise ServiceError(f"{service}: {which} was published, and the sequence is complete")
