@@ -166,11 +166,8 @@ class Console:
 
     async def releases(self) -> list[ReleaseInfo]:
         """All published outcomes, released or withheld, by window."""
-        return await self._call(
-            self._catalogue.ListReleases,
-            _listing(None),
-            lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
-        )
+        read = convert_outcomes.listing_from_wire
+        return (await self._call(self._catalogue.ListReleases, _listing(None), read))[0]
 
     async def watch(self, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
         """The published outcomes from a window on, then each one as it is published; ends when the service stops."""
@@ -180,11 +177,9 @@ class Console:
 
     async def next_outcome(self) -> NextOutcome | None:
         """That of the oldest window without an outcome; None: there is none."""
-        return await self._call(
-            self._catalogue.ListReleases,
-            _listing(_NO_WINDOW),  # the answer says when the next one is due, whatever is listed
-            convert_outcomes.next_outcome_from_wire,
-        )
+        read = convert_outcomes.listing_from_wire
+        # The answer says when the next one is due, whatever is listed.
+        return (await self._call(self._catalogue.ListReleases, _listing(_NO_WINDOW), read))[1]
 
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
         """The published outcome of a window, from the catalogue that analysts use. The release is None if withheld.

@@ -43,9 +43,7 @@ class CatalogService:
         call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalog.plan)
         infos = await self._catalog.releases(_first_window(request))
-        window, due_ms, is_sealed = await self._catalog.next_outcome() or (0, 0, False)
-        told = [convert_outcomes.release_info_to_wire(info) for info in infos]
-        return pb.ListReleasesReply(releases=told, next_window=window, next_due_ms=due_ms, next_sealed=is_sealed)
+        return convert_outcomes.listing_to_wire(infos, await self._catalog.next_outcome())
 
     async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         call.admit(Scope.READ)

@@ -1,5 +1,7 @@
 """The plan and its outcomes on the wire: what the catalogue tells analysts and new clients."""
 
+from collections.abc import Sequence
+
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import NextOutcome, ReleaseInfo
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -30,13 +32,6 @@ def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
     )
 
 
-def next_outcome_from_wire(message: pb.ListReleasesReply) -> NextOutcome | None:
-    """What a listing tells of the next outcome; None where the service knows of none."""
-    if not message.next_due_ms:
-        return None
-    return NextOutcome(message.next_window, message.next_due_ms, message.next_sealed)
-
-
 def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
     """What is told of a published outcome."""
     return ReleaseInfo(
@@ -47,3 +42,19 @@ def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
         sha256=message.sha256,
         withheld=message.withheld,
     )
+
+
+def listing_to_wire(infos: Sequence[ReleaseInfo], following: NextOutcome | None) -> pb.ListReleasesReply:
+    """Published outcomes, and the one that is published next."""
+    reply = pb.ListReleasesReply(releases=map(release_info_to_wire, infos))
+    if following is not None:
+        reply.next_window, reply.next_due_ms, reply.next_sealed = following
+    return reply
+
+
+def listing_from_wire(message: pb.ListReleasesReply) -> tuple[list[ReleaseInfo], NextOutcome | None]:
+    """Published outcomes, and the one that is published next; None where the service knows of none."""
+    infos = [release_info_from_wire(info) for info in message.releases]
+    if not message.next_due_ms:
+        return infos, None
+    return infos, NextOutcome(message.next_window, message.next_due_ms, message.next_sealed)
