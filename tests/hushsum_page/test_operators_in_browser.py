@@ -251,7 +251,7 @@ def test_a_token_is_issued_by_the_form_and_revoked_by_its_link(services: Service
     text = seen.page.inner_text("tbody")
     assert "issue token" in text
     assert "revoke token" in text
-    assert token.strip().rpartition("_")[2] not in seen.page.content()
+    assert token.strip().split("_", 2)[2] not in seen.page.content()
     if has_scripts:
         seen.assert_accessible()
         save(seen.page, "operators-audit-dark")
