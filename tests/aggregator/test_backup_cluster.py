@@ -188,6 +188,7 @@ async def test_of_two_commands_at_once_the_second_is_refused_and_the_first_comes
     assert await first == 2
 
 
+@pytest.mark.long
 async def test_another_topic_than_the_store_knows_is_refused_and_a_newer_one_is_not_given_up(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:

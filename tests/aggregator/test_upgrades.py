@@ -142,6 +142,7 @@ def test_who_starts_during_an_upgrade_waits_for_its_end_or_is_told(
         assert second.result(120) == contents(Path(f"{path}.whole"))
 
 
+@pytest.mark.long
 async def test_a_start_on_an_older_folder_serves_releases_keeps_its_ledger_and_is_no_use_to_older_versions(
     tmp_path: Path,
 ) -> None:

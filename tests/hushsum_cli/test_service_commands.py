@@ -158,9 +158,8 @@ def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path
     assert listed.out.endswith(f"next outcome: window {window}, sealed and not published yet\n")
 
 
-@pytest.mark.parametrize("named", [False, True])
 def test_get_waits_for_an_outcome_that_is_not_published_yet(
-    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen, waits = Console.watch, list[int | None]()
 
@@ -174,18 +173,17 @@ def test_get_waits_for_an_outcome_that_is_not_published_yet(
     out = tmp_path / "today.hush"
     with serving(tmp_path) as address:
         window = sealed_early(hushsum, address)
-        asked = ("--from", address, "-o", str(out), *(("--window", str(window)) if named else ()))
+        asked = ("--from", address, "-o", str(out))
         assert hushsum("release", "get", *asked).status == 1
         assert not waits
         assert hushsum("release", "get", *asked, "--wait").status == 0
         assert hs.load(out).window == window
-        assert hushsum("release", "get", *asked, "--wait").status == 0, "it is published"
+        assert hushsum("release", "get", *asked, "--wait", "--window", str(window)).status == 0, "it is published"
     assert waits == [None]
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_names(
-    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+def test_get_waits_for_more_than_a_withheld_window_unless_it_names_it_and_ends_with_the_service(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen = Console.watch
 
@@ -198,10 +196,11 @@ def test_get_ends_its_wait_with_the_service_and_with_a_withheld_window_that_it_n
     monkeypatch.setattr(Console, "watch", release_and_stop)
     with serving(tmp_path, small_plan(window={**ONE_WINDOW, "min_clients": 10**6})) as address:
         window = sealed_early(hushsum, address)
-        ended = hushsum("release", "get", "--from", address, "--wait", *(("--window", str(window)) if named else ()))
-    assert (ended.status, ended.out) == (1, "")
-    assert (f"window {window} is withheld: it has too few clients" in ended.err) == named
-    assert (f"{address}: the service has stopped; try again" in ended.err) != named
+        newest = hushsum("release", "get", "--from", address, "--wait")
+        named = hushsum("release", "get", "--from", address, "--wait", "--window", str(window))
+    assert (newest.status, newest.out) == (named.status, named.out) == (1, "")
+    assert f"{address}: the service has stopped; try again" in newest.err
+    assert f"window {window} is withheld: it has too few clients" in named.err
 
 
 def test_get_does_not_wait_for_an_outcome_that_never_comes(

@@ -151,6 +151,7 @@ DIFFERENT = ("plans", "plan", "compare", "hashed", "classes")
 VIEWS = [*DIFFERENT, "time", "nothing compared", *(name.replace(" ", "-").replace(",", "") for name in MAKERS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", dict.fromkeys(VIEWS))
 def test_a_view_is_silent_and_accessible_in_both_themes(site: Site, view: str) -> None:
     seen = site.open()

@@ -189,6 +189,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
             browser.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SERVICES)
 def test_operators_views_are_silent_and_accessible_in_both_themes(services: Services, name: str) -> None:
     seen = services.open(name)
