@@ -319,6 +319,7 @@ async def last_line(kafka: KafkaBroker, topic: str) -> bytes:
         await consumer.stop()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see test_backup_cluster
 async def test_a_lost_topic_of_receipts_is_made_from_its_copy(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres, monkeypatch: pytest.MonkeyPatch

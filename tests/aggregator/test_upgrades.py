@@ -84,6 +84,7 @@ def test_an_upgrade_keeps_every_row_and_every_value(tmp_path: Path, version: int
     assert rows(path, known) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", OLDER)
 def test_whenever_an_upgrade_is_killed_the_file_is_the_old_one_or_the_new_one(tmp_path: Path, version: int) -> None:
     path = of_format(tmp_path, version)

@@ -203,6 +203,7 @@ def test_the_options_are_the_devices_policy_and_a_refusal_names_the_rule(hushsum
             assert kept(spool) == ({}, 0)
 
 
+@pytest.mark.long
 def test_a_run_changes_to_the_services_new_plan_if_it_may(hushsum: Hushsum, tmp_path: Path) -> None:
     data, keys, spool = tmp_path / "records.csv", tmp_path / "planners.toml", tmp_path / "spool.db"
     data.write_text("a,b\n1,2\n")
