@@ -61,7 +61,7 @@ class Backends:
         self.is_current = True  # whether the store that is read has the tables of this version
         # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
-        self.command = f"hushsum admin {self.owner}"  # the same of an operator's command
+        self.command_owner = f"hushsum admin {self.owner}"  # the same of an operator's command
 
     async def store(self) -> Store:
         """Opens the store.

@@ -119,7 +119,7 @@ async def restore_cluster(source: Path, config: Config, runtime: Runtime, *, mar
             except LogGapError as error:
                 gaps[plan.name] = str(error)
         if marks_lost:
-            lost = replace(await mark_every_lost(store, receipts, runtime, owner=backends.command), gaps=gaps)
+            lost = replace(await mark_every_lost(store, receipts, runtime, owner=backends.command_owner), gaps=gaps)
         else:
             lost = replace(await find_lost(store, receipts), gaps=gaps)
             check_nothing_lost(lost, "`hushsum admin mark-lost`")

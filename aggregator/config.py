@@ -589,7 +589,7 @@ def _receipts_copy(config: Config, copy: str) -> Iterator[str]:
     except ValueError as error:
         yield f"receipts_copy: got {copy}: {error}"
         return
-    own, named = _parted(config.kafka_bootstrap or ""), _parted(address.bootstrap)
+    own, named = addresses_of(config.kafka_bootstrap or ""), addresses_of(address.bootstrap)
     if address.topic == f"{config.kafka_prefix}.receipts" and (not named or named & own):
         yield f"receipts_copy: {copy} is the topic of the receipts themselves"
     yield from _plaintext("receipts_copy", address.bootstrap, config)
@@ -605,7 +605,8 @@ def is_one_file(one: Path, other: Path) -> bool:
         return False
 
 
-def _parted(addresses: str) -> set[str]:
+def addresses_of(addresses: str) -> set[str]:
+    """Those of a list that is parted by commas, such as Kafka's bootstrap servers."""
     return {address.strip() for address in addresses.split(",") if address.strip()}
 
 

@@ -140,7 +140,7 @@ async def mark_all_lost(config: Config, runtime: Runtime) -> LostOutcomes:
     async with AsyncExitStack() as stack:
         backends, store = await _opened(config, runtime, stack)
         receipts = (await backends.sinks(needs_copy=False)).receipts
-        return await mark_every_lost(store, receipts, runtime, owner=backends.command)
+        return await mark_every_lost(store, receipts, runtime, owner=backends.command_owner)
 
 
 async def _opened(config: Config, runtime: Runtime, stack: AsyncExitStack) -> tuple[Backends, Store]:
@@ -160,7 +160,7 @@ async def _leases(backends: Backends, store: Store, runtime: Runtime, stack: Asy
     """
     return {
         plan.plan_id: await stack.enter_async_context(
-            operators_lease(plan.plan_id, plan.name, store, runtime, owner=backends.command)
+            operators_lease(plan.plan_id, plan.name, store, runtime, owner=backends.command_owner)
         )
         for plan in await store.plans()
     }

@@ -60,11 +60,11 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
 
     from hushsum_simulator.console import Console
 
-    async def ask() -> "tuple[Plan, list[ReleaseInfo], NextOutcome | None]":
+    async def ask() -> "tuple[Plan, tuple[list[ReleaseInfo], NextOutcome | None]]":
         async with Console(service, credentials) as console:
-            return await console.plan(), await console.releases(), await console.next_outcome()
+            return await console.plan(), await console.listing()
 
-    plan, infos, due = asyncio.run(ask())
+    plan, (infos, due) = asyncio.run(ask())
     if as_json:
         print_json([_fields(plan, info) for info in infos])
         return
@@ -216,8 +216,7 @@ async def _outcome_asked_for(console: "Console", service: str, window: int | Non
     from hushsum_simulator.errors import ServiceError
 
     which = "no release" if window is None else f"no outcome of window {window}"
-    due = await console.next_outcome()  # before the list: what is published in between is in it
-    listed = await console.releases()
+    listed, due = await console.listing()
     if found := [info for info in listed if _is_meant(info, window)]:
         return found[-1]
     horizon = (await console.plan()).window.horizon

@@ -40,7 +40,6 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 _NAME: Final = ((CLIENT_ID, "console"),)
 _ORDER: Final = "window_order"
-_NO_WINDOW: Final = 2**63 - 1  # above every index of a window
 _QUICK_S: Final = 15.0
 _LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**20
@@ -166,20 +165,20 @@ class Console:
 
     async def releases(self) -> list[ReleaseInfo]:
         """All published outcomes, released or withheld, by window."""
-        read = convert_outcomes.listing_from_wire
-        return (await self._call(self._catalogue.ListReleases, _listing(None), read))[0]
+        return (await self.listing())[0]
+
+    async def listing(self) -> tuple[list[ReleaseInfo], NextOutcome | None]:
+        """The same, and the next outcome: that of the oldest window without one; None: there is none.
+
+        An outcome that is published meanwhile is in the list.
+        """
+        return await self._call(self._catalogue.ListReleases, _listing(None), convert_outcomes.listing_from_wire)
 
     async def watch(self, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
         """The published outcomes from a window on, then each one as it is published; ends when the service stops."""
         with self._asking():
             async for info in self._catalogue.WatchReleases(_listing(first_window), metadata=self._metadata):
                 yield convert_outcomes.release_info_from_wire(info)
-
-    async def next_outcome(self) -> NextOutcome | None:
-        """That of the oldest window without an outcome; None: there is none."""
-        read = convert_outcomes.listing_from_wire
-        # The answer says when the next one is due, whatever is listed.
-        return (await self._call(self._catalogue.ListReleases, _listing(_NO_WINDOW), read))[1]
 
     async def outcome(self, window: int) -> tuple[ReleaseInfo, Release | None]:
         """The published outcome of a window, from the catalogue that analysts use. The release is None if withheld.

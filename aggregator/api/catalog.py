@@ -42,8 +42,8 @@ class CatalogService:
     async def list_releases(self, call: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalog.plan)
-        infos = await self._catalog.releases(_first_window(request))
-        return convert_outcomes.listing_to_wire(infos, await self._catalog.next_outcome())
+        following = await self._catalog.next_outcome()  # first: what is published in between is in the list
+        return convert_outcomes.listing_to_wire(await self._catalog.releases(_first_window(request)), following)
 
     async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         call.admit(Scope.READ)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from aggregator.config import is_one_file
+from aggregator.config import addresses_of, is_one_file
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.model import ReceiptsMark, StoredOutcome
@@ -125,10 +125,6 @@ class TopicPlace(NamedTuple):
     name: str
     bootstrap: str
 
-    @property
-    def addresses(self) -> set[str]:
-        return {address.strip() for address in self.bootstrap.split(",")}
-
 
 def place_of(where: str) -> Path | TopicPlace | None:
     """What :attr:`ReceiptLines.where` names; None where it is in memory."""
@@ -144,12 +140,14 @@ def is_same_place(one: str, other: str) -> bool:
 
     Topics of one name are one where their brokers have an address in common: it leads to one cluster.
     """
+    if one == other:
+        return True
     here, there = place_of(one), place_of(other)
     if isinstance(here, TopicPlace) and isinstance(there, TopicPlace):
-        return here.name == there.name and not here.addresses.isdisjoint(there.addresses)
+        return here.name == there.name and not addresses_of(here.bootstrap).isdisjoint(addresses_of(there.bootstrap))
     if isinstance(here, Path) and isinstance(there, Path):
         return is_one_file(here, there)
-    return one == other
+    return False
 
 
 def check_prefix(copy: ReceiptLines, first: ReceiptLines) -> None:

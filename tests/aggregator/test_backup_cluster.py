@@ -188,17 +188,23 @@ async def test_of_two_commands_at_once_the_second_is_refused_and_the_first_comes
     assert await first == 2
 
 
+async def released_and_backed_up(folder: Path, kafka: KafkaBroker, postgres: Postgres) -> tuple[Config, Config]:
+    """A cluster whose receipts have a copy, with a release and a dump of then, without and with the copy's setting."""
+    alone = cluster_config(folder, kafka, postgres.fresh_database(), lease_s=1.0)
+    copied = with_copy(alone, kafka)
+    async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
+        await released(client)
+    await back_up_cluster(copied, folder / "before", SystemRuntime())
+    return alone, copied
+
+
 @pytest.mark.long
 async def test_another_topic_than_the_store_knows_is_refused_and_a_newer_one_is_not_given_up(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:
     """The topic of receipts is lost and made from an older copy; the copy that the store knows has one receipt more."""
     runtime = SystemRuntime()
-    alone = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
-    copied = with_copy(alone, kafka)
-    async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
-        await released(client)
-    await back_up_cluster(copied, tmp_path / "before", runtime)
+    alone, copied = await released_and_backed_up(tmp_path, kafka, postgres)
     other = with_copy(alone, kafka, "other")
     assert await begin_receipts_copy(other, runtime) == 2
     assert await begin_receipts_copy(copied, runtime) == 0, "back to the first one"
@@ -226,11 +232,7 @@ async def test_lost_outcomes_of_an_older_dump_are_marked_although_the_copy_of_th
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:
     runtime = SystemRuntime()
-    alone = cluster_config(tmp_path, kafka, postgres.fresh_database(), lease_s=1.0)
-    copied = with_copy(alone, kafka)
-    async with service_of(copied, SetRuntime()) as service, RawClient(service.grpc) as client:
-        await released(client)
-    await back_up_cluster(copied, tmp_path / "before", runtime)
+    alone, copied = await released_and_backed_up(tmp_path, kafka, postgres)
     async with service_of(copied, SetRuntime(NOW_MS + HOUR_MS)) as service, RawClient(service.grpc) as client:
         await released(client)
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)

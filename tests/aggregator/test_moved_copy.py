@@ -10,19 +10,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from aggregator.config import Config
-from aggregator.errors import ReceiptsError, ReleasingStoppedError
+from aggregator.errors import ReceiptsError
 from aggregator.release.receipts import ReceiptsFile, reconcile
 from aggregator.release.receipts_copy import CopiedReceipts, begin_copy, is_same_place
 from aggregator.repair import begin_receipts_copy, end_receipts_copy, rebuild_receipts
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
 from tests.aggregator.disk_site import DiskSite, disk_site
-from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, put
-from tests.aggregator.release.test_releaser import CountingEntropy
+from tests.aggregator.release.test_receipts_copy import PLAN_OF_FOUR, history, put, stopped
 from tests.aggregator.test_app_roles import PLAN as SERVED
 from tests.aggregator.test_backup_cluster import once_leading, released
 from tests.aggregator.test_check import checked, failures_of
-from tests.aggregator.test_repair import copy_of, place, unbound
+from tests.aggregator.test_repair import copy_of, killed_at_the_third_line, place, unbound
 from tests.aggregator.test_verify import COPY, failures, verified
 from tests.doubles import ManualRuntime
 from tests.services import HOUR_MS, NOW_MS, RawClient, SetRuntime, config_of, service_of
@@ -33,21 +32,6 @@ RECEIPTS, OTHER = "receipts.jsonl", "other.jsonl"
 def config(folder: Path, copy: str | None = OTHER) -> Config:
     named = {} if copy is None else {"receipts_copy": str(folder / copy)}
     return Config.load(None, {"data": str(folder), **named}, needs_plan=False)
-
-
-async def stopped(folder: Path, copy: str) -> str:
-    """Why a start with this copy releases nothing; then nothing is drawn."""
-    entropy = CountingEntropy(b"again")
-    site = await DiskSite.open(folder, PLAN_OF_FOUR, ManualRuntime(), entropy=entropy, copied=True, copy_name=copy)
-    try:
-        await site.releaser.start()
-        if site.releaser.stopped:
-            with pytest.raises(ReleasingStoppedError):
-                await site.releaser.release()
-            assert entropy.reads == 0
-        return site.releaser.stopped
-    finally:
-        await site.die()
 
 
 # What was there before the settings named another copy: store, receipts and that copy after so many of three releases.
@@ -73,7 +57,7 @@ async def test_a_start_with_another_copy_than_the_store_knows_releases_nothing_a
     before = (tmp_path / f"{named}.{COPY}").read_bytes() if isinstance(named, int) else named
     if before is not None:
         (tmp_path / OTHER).write_bytes(before)
-    told = await stopped(tmp_path, OTHER)
+    told = await stopped(tmp_path, ManualRuntime(), OTHER)
     names = rf"receipts_copy names receipts {tmp_path / OTHER} \({has}\), .* knows .* at receipts {tmp_path / COPY};"
     assert re.search(names, told)
     assert "`hushsum admin begin-receipts-copy`" in told
@@ -90,10 +74,10 @@ async def test_a_copy_that_was_moved_is_recorded_by_a_command_which_completes_it
         await history(folder, ManualRuntime())
         (folder / COPY).unlink()
         shutil.copy(folder / f"{left}.{COPY}", folder / OTHER)
-        assert await stopped(folder, OTHER)
+        assert await stopped(folder, ManualRuntime(), OTHER)
         assert await begin_receipts_copy(config(folder), SystemRuntime()) == copied
         assert await place(folder) == f"receipts {folder / OTHER}"
-        assert await stopped(folder, OTHER) == ""
+        assert await stopped(folder, ManualRuntime(), OTHER) == ""
 
 
 async def test_a_directory_that_is_not_there_is_told_with_the_place_that_the_store_knows(tmp_path: Path) -> None:
@@ -107,7 +91,7 @@ async def test_a_directory_that_is_not_there_is_told_with_the_place_that_the_sto
 async def test_the_same_file_by_another_path_is_the_same_copy(tmp_path: Path) -> None:
     await history(tmp_path, ManualRuntime())
     (tmp_path / "link").symlink_to(tmp_path)
-    assert await stopped(tmp_path, f"link/{COPY}") == ""
+    assert await stopped(tmp_path, ManualRuntime(), f"link/{COPY}") == ""
     assert await place(tmp_path) == f"receipts {tmp_path / COPY}", "as it was recorded"
 
 
@@ -197,7 +181,7 @@ async def test_a_copy_that_is_made_where_the_known_one_is_missing_is_told(tmp_pa
     """Its disk may only be not mounted."""
     await history(tmp_path, ManualRuntime())
     (tmp_path / COPY).unlink()
-    assert "Is its disk mounted?" in await stopped(tmp_path, COPY)
+    assert "Is its disk mounted?" in await stopped(tmp_path, ManualRuntime(), COPY)
     with capture_logs() as logged:
         assert await begin_receipts_copy(config(tmp_path, COPY), SystemRuntime()) == 4
     assert [line["why"] for line in logged if "was not compared" in line["event"]] == ["missing or empty"]
@@ -234,19 +218,7 @@ async def test_where_receipts_of_a_store_without_an_id_were_made_in_part_it_know
     await history(tmp_path, ManualRuntime())
     put(tmp_path, 0, None, 3)
     unbound(tmp_path, publishes=True)
-    append, appended = ReceiptsFile.append, 0
-
-    async def killed(sink: ReceiptsFile, kept: object) -> None:
-        nonlocal appended
-        appended += 1
-        if appended == 3:
-            raise KeyboardInterrupt
-        await append(sink, kept)  # type: ignore[arg-type]  # what is appended is not looked at
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ReceiptsFile, "append", killed)
-        with pytest.raises(KeyboardInterrupt):
-            await rebuild_receipts(config(tmp_path, COPY), SystemRuntime())
+    await killed_at_the_third_line(tmp_path, monkeypatch)
     alone = failures(await verified(tmp_path, receipts_copy=None, publish=None))
     assert "receipts_copy is not set" in alone
     site = await DiskSite.open(tmp_path, PLAN_OF_FOUR, ManualRuntime())

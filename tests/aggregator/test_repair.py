@@ -211,13 +211,8 @@ async def test_receipts_that_are_lost_or_older_are_made_from_the_copy(tmp_path: 
     assert (tmp_path / RECEIPTS).read_bytes() == (tmp_path / COPY).read_bytes()
 
 
-async def test_where_their_making_is_cut_off_the_store_knows_of_the_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a start without it would draw again what the receipts that are left do not prove."""
-    await history(tmp_path, ManualRuntime())
-    put(tmp_path, 1, None, 3)
-    changed(tmp_path, "DELETE FROM receipts_copy")  # as in a store from before the copy was begun
+async def killed_at_the_third_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts are made from their copy, until a kill after two lines."""
     append, appended = ReceiptsFile.append, 0
 
     async def killed(sink: ReceiptsFile, kept: KeptLine) -> None:
@@ -230,7 +225,17 @@ async def test_where_their_making_is_cut_off_the_store_knows_of_the_copy(
     with monkeypatch.context() as patched:
         patched.setattr(ReceiptsFile, "append", killed)
         with pytest.raises(KeyboardInterrupt):
-            await rebuild_receipts(config(tmp_path), SystemRuntime())
+            await rebuild_receipts(config(folder), SystemRuntime())
+
+
+async def test_where_their_making_is_cut_off_the_store_knows_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start without it would draw again what the receipts that are left do not prove."""
+    await history(tmp_path, ManualRuntime())
+    put(tmp_path, 1, None, 3)
+    changed(tmp_path, "DELETE FROM receipts_copy")  # as in a store from before the copy was begun
+    await killed_at_the_third_line(tmp_path, monkeypatch)
     assert await place(tmp_path) == f"receipts {tmp_path / COPY}"
     assert UNNAMED.format(tmp_path / COPY) in failures(await verified(tmp_path, receipts_copy=None, publish=None))
     assert await rebuild_receipts(config(tmp_path), SystemRuntime()) == 2

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,18 +158,32 @@ def test_get_says_when_the_first_outcome_is_due(hushsum: Hushsum, tmp_path: Path
     assert listed.out.endswith(f"next outcome: window {window}, sealed and not published yet\n")
 
 
+def releasing_first(outcomes: int | None = None) -> Callable[..., AsyncIterator[ReleaseInfo]]:
+    """`Console.watch`, once the service has released a window; it ends after so many outcomes."""
+    listen = Console.watch
+
+    async def watch(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+        await console.release()
+        heard = 0
+        async for info in listen(console, first_window):
+            yield info
+            heard += 1
+            if heard == outcomes:
+                return
+
+    return watch
+
+
 def test_get_waits_for_an_outcome_that_is_not_published_yet(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listen, waits = Console.watch, list[int | None]()
+    waits, listen = list[int | None](), releasing_first()
 
-    async def release_and_listen(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
+    def watch(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
         waits.append(first_window)
-        await console.release()
-        async for info in listen(console, first_window):
-            yield info
+        return listen(console, first_window)
 
-    monkeypatch.setattr(Console, "watch", release_and_listen)
+    monkeypatch.setattr(Console, "watch", watch)
     out = tmp_path / "today.hush"
     with serving(tmp_path) as address:
         window = sealed_early(hushsum, address)
@@ -185,15 +199,7 @@ def test_get_waits_for_an_outcome_that_is_not_published_yet(
 def test_get_waits_for_more_than_a_withheld_window_unless_it_names_it_and_ends_with_the_service(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listen = Console.watch
-
-    async def release_and_stop(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
-        await console.release()
-        async for info in listen(console, first_window):
-            yield info
-            return
-
-    monkeypatch.setattr(Console, "watch", release_and_stop)
+    monkeypatch.setattr(Console, "watch", releasing_first(1))
     with serving(tmp_path, small_plan(window={**ONE_WINDOW, "min_clients": 10**6})) as address:
         window = sealed_early(hushsum, address)
         newest = hushsum("release", "get", "--from", address, "--wait")
@@ -207,13 +213,6 @@ def test_get_does_not_wait_for_an_outcome_that_never_comes(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window from before the first one, and one for which the horizon has no place, before and while it waits."""
-    listen = Console.watch
-
-    async def release_and_listen(console: Console, first_window: int | None = None) -> AsyncIterator[ReleaseInfo]:
-        await console.release()
-        async for info in listen(console, first_window):
-            yield info
-
     plan = small_plan(window={**ONE_WINDOW, "release": "cumulative", "horizon": 1})
     with serving(tmp_path, plan) as address:
         window = sealed_early(hushsum, address)
@@ -222,7 +221,7 @@ def test_get_does_not_wait_for_an_outcome_that_never_comes(
         ended = hushsum(*earlier)
         assert f"no outcome of window {window - 1} was published, and later ones follow; next outcome:" in ended.err
         with monkeypatch.context() as patched:
-            patched.setattr(Console, "watch", release_and_listen)
+            patched.setattr(Console, "watch", releasing_first())
             waited = hushsum(*later)
         assert (waited.status, waited.out) == (1, "")
         assert f" {window + 1} was published, and none will be after that of window {window}\n" in waited.err

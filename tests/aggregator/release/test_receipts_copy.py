@@ -108,11 +108,10 @@ def put(folder: Path, store: int, first: int | None, copy: int | None) -> None:
             shutil.copy(folder / f"{released}.{name}", folder / name)
 
 
-async def stopped(folder: Path, runtime: ManualRuntime) -> str:
-    """Why nothing is released after a start; then nothing is drawn."""
-    site = await DiskSite.open(
-        folder, PLAN_OF_FOUR, runtime, entropy=(entropy := CountingEntropy(b"again")), copied=True
-    )
+async def stopped(folder: Path, runtime: ManualRuntime, copy_name: str = COPY) -> str:
+    """Why nothing is released after a start with this copy; then nothing is drawn."""
+    entropy = CountingEntropy(b"again")
+    site = await DiskSite.open(folder, PLAN_OF_FOUR, runtime, entropy=entropy, copied=True, copy_name=copy_name)
     try:
         await site.releaser.start()
         if site.releaser.stopped:
